@@ -1,0 +1,47 @@
+"""preassert: stop ``CUDA error: device-side assert triggered`` before it happens, and explain it after it did.
+
+Importing this package imports neither torch nor anything else heavy; every name below is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# public name -> module that defines it
+_HOMES = {
+    "Violation": "preassert.errors",
+    "PreassertError": "preassert.errors",
+    "UsageError": "preassert.errors",
+    "InputError": "preassert.errors",
+    "MissingExtra": "preassert.errors",
+    "guard": "preassert.guard",
+    "install": "preassert.guard",
+    "uninstall": "preassert.guard",
+    "flush": "preassert.guard",
+    "validate_classification_targets": "preassert.contracts.plain",
+    "safe_compute_loss_inputs": "preassert.contracts.plain",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+if TYPE_CHECKING:
+    from preassert.contracts.plain import safe_compute_loss_inputs, validate_classification_targets
+    from preassert.errors import InputError, MissingExtra, PreassertError, UsageError, Violation
+    from preassert.guard import flush, guard, install, uninstall
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'preassert' has no attribute {name!r}")
+    module = importlib.import_module(home)
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,5 @@
+import sys
+
+from preassert.cli import main
+
+sys.exit(main())

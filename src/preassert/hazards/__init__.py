@@ -1,0 +1,102 @@
+"""The hazard catalogue: each kind of fault explained once, in ``kinds/<slug>.toml``.
+
+At run time the compiled form ``catalogue.json`` is read (3 ms against 200 ms of TOML parsing);
+``tools/build_catalogue.py`` writes it and a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Literal
+
+Restart = Literal["required", "not-required", "depends"]
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One assertion as device code prints it."""
+
+    file: str  # base name of the source file that is printed
+    expression: str  # text between the backquotes
+    kernels: tuple[str, ...]
+    operators: tuple[str, ...]  # aten names, most likely first; empty when it is not an operator of torch
+    argument: str | None  # schema name of the offending argument
+    valid: str | None
+    element: str | None  # what block and thread ids say about the element, in words
+    versions: str  # releases of torch (or of the library named) whose builds print it
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostMessage:
+    """The same fault as the CPU (or a host-side check) words it."""
+
+    pattern: str  # regular expression, searched in one line of text
+    example: str
+    operators: tuple[str, ...]
+    argument: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """One kind of fault."""
+
+    slug: str
+    title: str  # one line, states the fault
+    since: str  # first release of torch in which it can happen
+    until: str | None
+    restart: Restart  # whether the process must restart after it happened on a GPU
+    meaning: str
+    causes: tuple[str, ...]  # most likely first
+    confirm: tuple[str, ...]  # a command or a few lines of Python each
+    fixes: tuple[str, ...]
+    not_this: str | None  # what it is easily taken for
+    sources: tuple[str, ...]
+    printed: tuple[Printed, ...]
+    host: tuple[HostMessage, ...]
+
+
+@lru_cache(maxsize=1)
+def raw() -> dict[str, Any]:
+    """The compiled catalogue as plain JSON data, slug -> entry. Cheap; used where records are not needed."""
+    text = resources.files(__package__).joinpath("catalogue.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(text)["hazards"]
+    return data
+
+
+def slugs() -> tuple[str, ...]:
+    """Every slug, in alphabetical order."""
+    return tuple(sorted(raw()))
+
+
+@lru_cache(maxsize=None)
+def get(slug: str) -> Hazard:
+    """The hazard named ``slug``.
+
+    Raises:
+        KeyError: no hazard of that name; the message suggests the nearest ones.
+    """
+    try:
+        entry = raw()[slug]
+    except KeyError:
+        import difflib
+
+        near = difflib.get_close_matches(slug, slugs(), n=3, cutoff=0.4)
+        hint = f"; did you mean {', '.join(near)}?" if near else "; `preassert hazards` lists all"
+        raise KeyError(f"no hazard named {slug!r}{hint}") from None
+    return decode(entry)
+
+
+def decode(entry: dict[str, Any]) -> Hazard:
+    """Turn one plain entry (of ``catalogue.json`` or of a checked TOML file) into a :class:`Hazard`."""
+    plain = dict(entry)
+    plain["printed"] = tuple(
+        Printed(**{**record, "kernels": tuple(record["kernels"]), "operators": tuple(record["operators"])}) for record in entry["printed"]
+    )
+    plain["host"] = tuple(HostMessage(**{**record, "operators": tuple(record["operators"])}) for record in entry["host"])
+    for key in ("causes", "confirm", "fixes", "sources"):
+        plain[key] = tuple(entry[key])
+    return Hazard(**plain)
