@@ -1,0 +1,95 @@
+"""Indexing, gather and scatter. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp and cuda/Indexing.cu, IndexKernel.cu."""
+
+from __future__ import annotations
+
+from preassert.contracts.domains import AdvancedIndices, Index, Interval, Lengths, Total, extent
+from preassert.contracts.rows import Row, variants
+
+INDEX = "index-out-of-range"
+GATHER = "gather-index-out-of-range"
+
+_ALONG = Index("index", size=lambda self, dim: extent(self, dim))
+_ALONG_WRAPS = Index("index", size=lambda self, dim: extent(self, dim), wraps=True)
+_FLAT = Index("index", size=lambda self: int(self.numel()), wraps=True)
+
+
+def _one_hot_classes(num_classes: int) -> int:
+    # -1 asks for the largest value plus one: only negatives can be wrong then
+    return num_classes if num_classes > 0 else 2**62
+
+
+def _taken(self: object, dim: int | None) -> int:
+    return int(self.numel()) if dim is None else extent(self, dim)  # type: ignore[attr-defined]
+
+
+ROWS: tuple[Row, ...] = (
+    *variants("index.Tensor index.Tensor_out", INDEX, AdvancedIndices(), call="tensor[index]"),
+    Row("aten::_unsafe_index.Tensor", INDEX, (AdvancedIndices(),), "tensor[index]", covers=True),
+    Row("aten::_index_put_impl_", INDEX, (AdvancedIndices(),), "tensor[index] = values"),
+    *variants("index_select index_select.out", INDEX, _ALONG, call="torch.index_select"),
+    *variants("index_add index_add_ index_add.out", INDEX, _ALONG, call="Tensor.index_add_"),
+    *variants("index_copy index_copy_ index_copy.out", INDEX, _ALONG, call="Tensor.index_copy_"),
+    *variants("index_fill_.int_Scalar index_fill_.int_Tensor", INDEX, _ALONG_WRAPS, call="Tensor.index_fill_"),
+    *variants("index_reduce index_reduce_ index_reduce.out", INDEX, _ALONG, call="Tensor.index_reduce_"),
+    *variants("take take.out", INDEX, _FLAT, call="torch.take"),
+    *variants("put_", INDEX, _FLAT, call="Tensor.put_"),
+    *variants("gather gather.out", GATHER, _ALONG, call="torch.gather"),
+    *variants("scatter.src scatter.src_out scatter_.src", GATHER, _ALONG, call="Tensor.scatter_"),
+    *variants("scatter.value scatter.value_out scatter_.value", GATHER, _ALONG, call="Tensor.scatter_"),
+    *variants("scatter.reduce scatter.reduce_out scatter_.reduce", GATHER, _ALONG, call="Tensor.scatter_"),
+    *variants("scatter.value_reduce scatter.value_reduce_out scatter_.value_reduce", GATHER, _ALONG, call="Tensor.scatter_"),
+    *variants("scatter_add scatter_add.out scatter_add_", GATHER, _ALONG, call="Tensor.scatter_add_"),
+    *variants("scatter_reduce.two scatter_reduce.two_out scatter_reduce_.two", GATHER, _ALONG, call="Tensor.scatter_reduce_"),
+    *variants(
+        "take_along_dim take_along_dim.out",
+        GATHER,
+        Index("indices", size=_taken, wraps=True),
+        call="torch.take_along_dim",
+        level="composite",
+        covers=True,
+        cpu_silent="the index is taken modulo the size on every device: silently wrong",
+    ),
+    Row(
+        "aten::one_hot",
+        GATHER,
+        (Index("self", size=lambda num_classes: _one_hot_classes(num_classes)),),
+        "F.one_hot",
+        level="composite",
+        covers=True,
+    ),
+    *variants(
+        "masked_scatter_",
+        INDEX,
+        Total("mask", measure=lambda mask: mask.sum(), limit=lambda source: int(source.numel()), unit="ones in the mask"),
+        call="Tensor.masked_scatter_",
+    ),
+    Row(
+        "aten::repeat_interleave.Tensor",
+        INDEX,
+        (
+            Lengths("repeats", highest=lambda: 2**62),
+            Total(
+                "repeats",
+                measure=lambda repeats: repeats.sum(),
+                limit=lambda output_size: None if output_size is None else int(output_size),
+                unit="sum of repeats",
+                equal=True,
+            ),
+        ),
+        "torch.repeat_interleave",
+    ),
+    *variants(
+        "quantile quantile.out nanquantile nanquantile.out",
+        INDEX,
+        Interval("q"),
+        call="torch.quantile",
+        level="composite",
+        covers=True,
+    ),
+    *variants(
+        "searchsorted.Tensor searchsorted.Tensor_out",
+        INDEX,
+        Index("sorter", size=lambda sorted_sequence: int(sorted_sequence.size(-1))),
+        call="torch.searchsorted",
+    ),
+)
