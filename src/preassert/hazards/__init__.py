@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ class Hazard:
     host: tuple[HostMessage, ...]
 
 
-@lru_cache(maxsize=1)
+@cache
 def raw() -> dict[str, Any]:
     """The compiled catalogue as plain JSON data, slug -> entry. Cheap; used where records are not needed."""
     text = resources.files(__package__).joinpath("catalogue.json").read_text(encoding="utf-8")
@@ -72,7 +72,7 @@ def slugs() -> tuple[str, ...]:
     return tuple(sorted(raw()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def get(slug: str) -> Hazard:
     """The hazard named ``slug``.
 
@@ -94,7 +94,8 @@ def decode(entry: dict[str, Any]) -> Hazard:
     """Turn one plain entry (of ``catalogue.json`` or of a checked TOML file) into a :class:`Hazard`."""
     plain = dict(entry)
     plain["printed"] = tuple(
-        Printed(**{**record, "kernels": tuple(record["kernels"]), "operators": tuple(record["operators"])}) for record in entry["printed"]
+        Printed(**{**record, "kernels": tuple(record["kernels"]), "operators": tuple(record["operators"])})
+        for record in entry["printed"]
     )
     plain["host"] = tuple(HostMessage(**{**record, "operators": tuple(record["operators"])}) for record in entry["host"])
     for key in ("causes", "confirm", "fixes", "sources"):
