@@ -7,9 +7,9 @@ At run time the compiled form ``catalogue.json`` is read (3 ms against 200 ms of
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 Restart = Literal["required", "not-required", "depends"]
@@ -62,8 +62,9 @@ class Hazard:
 @cache
 def raw() -> dict[str, Any]:
     """The compiled catalogue as plain JSON data, slug -> entry. Cheap; used where records are not needed."""
-    text = resources.files(__package__).joinpath("catalogue.json").read_text(encoding="utf-8")
-    data: dict[str, Any] = json.loads(text)["hazards"]
+    # open(), not importlib.resources: that one costs 15 ms of imports
+    with open(os.path.join(os.path.dirname(__file__), "catalogue.json"), encoding="utf-8") as file:
+        data: dict[str, Any] = json.load(file)["hazards"]
     return data
 
 
