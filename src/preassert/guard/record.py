@@ -1,0 +1,187 @@
+"""Turn a broken demand into the Violation that people read. Runs once a fault has been found, never before."""
+
+from __future__ import annotations
+
+import math
+import os
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from preassert.contracts.domains import Domain
+from preassert.contracts.rows import Row
+from preassert.errors import Violation
+from preassert.guard import blame
+from preassert.guard.check import bad_mask
+from preassert.guard.options import Options
+from preassert.guard.site import current_frames, functional_call, site_of, user_frame
+from preassert.hazards.likely import likely
+from preassert.model import ArgumentInfo, BadElement
+
+_MAX_BLAMED = 10_000  # bad positions looked up in the batch
+
+
+def build(
+    row: Row,
+    domain: Domain,
+    place: int | None,
+    tensor: Tensor,
+    bounds: Any,
+    named: dict[str, Any],
+    options: Options,
+    *,
+    mode: str = "immediate",
+    frames: list[FrameType] | None = None,
+) -> Violation:
+    """The violation of ``domain`` by ``tensor``.
+
+    Args:
+        place: position within a list argument (``indices`` of advanced indexing), or None.
+        named: arguments of the operator by schema name.
+        frames: frames at the call, innermost first; taken here when None.
+
+    Synchronises the tensor's device: the operator has not been launched, so the context is alive.
+    """
+    if frames is None:
+        frames = current_frames()
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return _build(row, domain, place, tensor.detach(), bounds, named, options, mode, frames)
+
+
+def _build(
+    row: Row,
+    domain: Domain,
+    place: int | None,
+    tensor: Tensor,
+    bounds: Any,
+    named: dict[str, Any],
+    options: Options,
+    mode: str,
+    frames: list[FrameType],
+) -> Violation:
+    call = functional_call(frames)
+    argument, shape = domain.argument, tuple(tensor.shape)
+    if call is not None:
+        argument, shape = _as_passed(tensor, call.tensors, argument)
+        infos = tuple(describe(name, value) for name, value in call.tensors.items())
+        name = call.name
+    else:
+        infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, Tensor))
+        if place is not None:
+            argument = f"{argument}[{place}]" if len(named.get(domain.argument) or ()) > 1 else argument
+            infos += (describe(argument, tensor),)
+        name = row.call
+
+    mask = bad_mask(domain, tensor, bounds, options.sentinels)
+    elements: tuple[BadElement, ...] = ()
+    count, distinct, positions, values = 1, (), [], []
+    if mask.shape == tensor.shape and tensor.dim() > 0 or tensor.numel() == 1:
+        flat_mask = mask.reshape(-1)
+        found = flat_mask.nonzero().reshape(-1)
+        count = int(found.numel())
+        positions = found[:_MAX_BLAMED].tolist()
+        values = tensor.reshape(-1)[found[:_MAX_BLAMED]].tolist()
+        distinct = tuple(_distinct(values))
+        elements = tuple(
+            BadElement(unravel(position, shape), value)
+            for position, value in zip(positions[: options.max_elements], values, strict=False)
+        )
+    minimum, maximum = _extremes(tensor)
+    lowest, highest = domain.limits(bounds)
+    legal = (*domain.legal(bounds), *options.sentinels)
+    hazard = domain.hazard or row.hazard
+    where = user_frame(frames)
+    module = blame.module_path(frames)
+    return Violation(
+        hazard,
+        operator=row.operator,
+        call=name,
+        argument=argument,
+        valid=domain.valid(bounds),
+        arguments=infos,
+        elements=elements,
+        count=count,
+        total=int(tensor.numel()),
+        minimum=minimum,
+        maximum=maximum,
+        lowest=lowest,
+        highest=highest,
+        legal=legal,
+        site=site_of(where) if where is not None else None,
+        module=module,
+        sample=blame.sample(tensor, positions, values) if positions else None,
+        likely=likely(
+            hazard,
+            argument=argument,
+            count=count,
+            total=int(tensor.numel()),
+            minimum=minimum,
+            maximum=maximum,
+            lowest=lowest,
+            highest=highest,
+            legal=legal,
+            distinct=distinct,
+            num_classes=None if highest is None else int(highest) + 1,
+            call=name,
+            parameter=module.rpartition(".")[2] if module else None,
+        ),
+        detail=domain.explain(tensor, bounds),
+        mode=mode,
+        rank=rank(),
+    )
+
+
+def rank() -> int | None:
+    """Rank of this process under a launcher, else None."""
+    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("OMPI_COMM_WORLD_RANK")
+    return int(text) if text and text.isdigit() else None
+
+
+def describe(name: str, tensor: Tensor) -> ArgumentInfo:
+    return ArgumentInfo(name, str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
+
+
+def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Coordinates of a flat (row-major) position."""
+    out = []
+    for size in reversed(shape):
+        position, rest = divmod(position, size)
+        out.append(rest)
+    return tuple(reversed(out))
+
+
+def _as_passed(tensor: Tensor, candidates: dict[str, Tensor], fallback: str) -> tuple[str, tuple[int, ...]]:
+    """Name and shape under which the user passed this tensor: itself, or a tensor that it is a reshape of."""
+    for name, candidate in candidates.items():
+        if candidate.numel() == tensor.numel() and candidate.dtype == tensor.dtype and _start(candidate) == _start(tensor):
+            return name, tuple(candidate.shape)
+    if fallback in candidates and candidates[fallback].numel() == tensor.numel():
+        return fallback, tuple(candidates[fallback].shape)
+    return fallback, tuple(tensor.shape)
+
+
+def _start(tensor: Tensor) -> int | None:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # a subclass without storage
+        return None
+
+
+def _extremes(tensor: Tensor) -> tuple[Any, Any]:
+    if tensor.is_floating_point():
+        tensor = tensor[~torch.isnan(tensor)]
+    elif tensor.dtype == torch.bool or tensor.is_complex():
+        return None, None
+    if tensor.numel() == 0:
+        return None, None
+    if str(tensor.dtype) in ("torch.uint16", "torch.uint32", "torch.uint64"):
+        tensor = tensor.to(torch.int64)
+    low, high = tensor.aminmax()
+    return low.item(), high.item()
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    seen = {("nan" if isinstance(value, float) and math.isnan(value) else value): value for value in values}
+    return list(seen.values())

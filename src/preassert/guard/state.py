@@ -1,0 +1,43 @@
+"""What the guard knows at run time. One process, one state: the overrides are seen by every thread."""
+
+from __future__ import annotations
+
+import threading
+
+from preassert.errors import Violation
+from preassert.guard.options import Options
+
+
+class _Cover(threading.local):
+    """True while this thread runs a kernel whose inner guarded operators are already checked."""
+
+    active = False
+
+
+class State:
+    """Active options (the innermost guard's), and what has been seen."""
+
+    def __init__(self) -> None:
+        self.stack: list[Options] = []
+        self.options: Options | None = None  # top of the stack; None: no guard is active
+        self.seen = 0  # violations raised or recorded since the process began
+        self.last: Violation | None = None
+        self.lock = threading.RLock()
+
+    def push(self, options: Options) -> None:
+        with self.lock:
+            self.stack.append(options)
+            self.options = options
+
+    def remove(self, options: Options) -> None:
+        """Take this very entry off, wherever it stands: guards of several threads may end in any order."""
+        with self.lock:
+            for position in range(len(self.stack) - 1, -1, -1):
+                if self.stack[position] is options:
+                    del self.stack[position]
+                    break
+            self.options = self.stack[-1] if self.stack else None
+
+
+STATE = State()
+COVER = _Cover()
