@@ -1,0 +1,158 @@
+"""CSV and TSV: streamed through pyarrow; the standard library's reader takes over where rows are ragged."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from preassert.data.formats.base import Chunk, Covered, Reader
+from preassert.data.source import Source
+from preassert.lazy import need
+
+DELIMITERS = (",", ";", "\t", "|")
+_BLOCK_BYTES = 8 << 20
+_BATCH_ROWS = 1 << 16
+_FIELD_LIMIT = 1 << 28  # characters; the standard library's own limit is 128 KiB, short for a document in a cell
+
+
+class CsvReader(Reader):
+    """One CSV or TSV file. Empty lines are no rows; a byte order mark is skipped; quoted fields may hold line breaks."""
+
+    text = True
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.encoding = _encoding(source.head(4))
+        self.delimiter = "\t" if source.suffix in (".tsv", ".tab") else self._sniff_delimiter()
+
+    def columns(self) -> tuple[str, ...]:
+        if self.source.header:
+            return tuple(self._first_record)
+        return tuple(map(str, range(len(self._first_record))))
+
+    @cached_property
+    def _first_record(self) -> list[str]:
+        return next((record for _, record in self._records()), [])
+
+    def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
+        pa = need("pyarrow", extra="data", purpose="read CSV files")
+        names = self.columns()
+        positions = {column: names.index(column) for column in columns}
+        done = 0
+        try:
+            for batch in self._arrow_batches(positions):
+                yield Chunk(done + 1, batch)
+                done += len(next(iter(batch.values())))
+        except pa.ArrowInvalid:  # a row with too few or too many fields, or one larger than a block
+            yield from self._plain_chunks(positions, done)
+
+    def _arrow_batches(self, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
+        """Batches of text columns. The header is read as a row like any other and dropped: it may span several lines."""
+        pa = need("pyarrow", extra="data", purpose="read CSV files")
+        arrow_csv = need("pyarrow.csv", extra="data", purpose="read CSV files")
+        fields = {column: f"f{position}" for column, position in positions.items()}
+        wanted = list(dict.fromkeys(fields.values()))
+        skip = 1 if self.source.header else 0
+        with self.source.open() as stream:
+            opened = arrow_csv.open_csv(
+                stream,
+                read_options=arrow_csv.ReadOptions(
+                    block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding
+                ),
+                parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
+            )
+            for batch in opened:
+                taken = batch.slice(min(skip, len(batch)))
+                skip -= len(batch) - len(taken)
+                if len(taken):
+                    yield {column: taken.column(wanted.index(name)) for column, name in fields.items()}
+
+    def _plain_chunks(self, positions: dict[str, int], done: int) -> Iterator[Chunk]:
+        """The rows after the first ``done``, by the standard library's reader; a missing field is a missing value."""
+        width = len(self._first_record)
+        ragged = 0
+        batch: dict[str, list[Any]] = {column: [] for column in positions}
+        row = -1 if self.source.header else 0
+        first = done + 1
+        for line, record in self._records():
+            row += 1
+            if row <= done:
+                continue
+            if len(record) != width:
+                ragged += 1
+                if ragged == 1:
+                    self.notes.append(f"line {line}: {len(record)} fields where the first line has {width}")
+            for column, position in positions.items():
+                batch[column].append(_utf8(record[position], line) if position < len(record) else None)
+            if row - first + 1 == _BATCH_ROWS:
+                yield Chunk(first, batch)
+                batch = {column: [] for column in positions}
+                first = row + 1
+        if ragged > 1:
+            self.notes.append(f"{ragged - 1} more lines have another number of fields")
+        if row >= first:
+            yield Chunk(first, batch)
+
+    def lines(self, rows: Sequence[int]) -> tuple[int, ...]:
+        wanted = set(rows)
+        last = max(wanted, default=0)
+        found: list[int] = []
+        row = -1 if self.source.header else 0
+        for line, _ in self._records():
+            row += 1
+            if row in wanted:
+                found.append(line)
+            if row >= last:
+                break
+        return tuple(found)
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """(1-based line on which it starts, fields) of every record, the header included."""
+        limit = csv.field_size_limit(_FIELD_LIMIT)
+        try:
+            encoding = "utf-8-sig" if self.encoding == "utf8" else self.encoding
+            with self.source.open() as stream, io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="") as text:
+                reader = csv.reader(text, delimiter=self.delimiter)
+                line = 1
+                for record in reader:
+                    if record:
+                        yield line, record
+                    line = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(f"line {line}: {error}") from error
+        finally:
+            csv.field_size_limit(limit)
+
+    def _sniff_delimiter(self) -> str:
+        """The delimiter that splits the first record into most fields; the comma when none does."""
+        self.delimiter = ","
+        fields = self._first_record
+        if len(fields) > 1:
+            return ","
+        line = fields[0] if fields else ""
+        best = max(DELIMITERS, key=line.count)
+        if line.count(best):
+            del self._first_record
+            return best
+        return ","
+
+
+def _encoding(head: bytes) -> str:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf8"
+
+
+def _utf8(text: str, line: int) -> str:
+    """``text``, refused if it holds bytes that were not UTF-8."""
+    if any("\udc80" <= character <= "\udcff" for character in text):
+        raise ValueError(f"line {line}: not UTF-8")
+    return text
+
+
+READER = CsvReader

@@ -1,0 +1,249 @@
+"""Checks files against rules: the one entry that the command line, checkpoints and Python callers share."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from preassert.data import formats
+from preassert.data.formats.base import Reader
+from preassert.data.rules import Report, Rule
+from preassert.data.source import Source, expand, is_remote, reading, source, walk
+from preassert.data.tally import Tally
+from preassert.data.wording import findings_of, note, summarise, unreadable
+from preassert.errors import InputError, UsageError
+
+__all__ = ["Options", "Report", "Rule", "check_paths"]
+
+# Files with more rows than this are proven clean by their statistics alone where those suffice, without a histogram.
+HISTOGRAM_ROWS = 2_000_000
+# What a label column is called when nobody says; the first that is there is taken.
+LABEL_COLUMNS = (
+    "label",
+    "labels",
+    "target",
+    "targets",
+    "class",
+    "class_id",
+    "label_id",
+    "category_id",
+    "category",
+    "y",
+    "input_ids",
+)
+
+Progress = Callable[[str, int, int | None], None]  # file, rows done, rows in all
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How files are read.
+
+    Attributes:
+        dtype: element type of headerless ``.bin`` token files; None is uint16.
+        header: whether CSV files start with column names; without, columns are named "0", "1", ...
+        histogram: count every class. None: for files up to ``HISTOGRAM_ROWS`` rows, and wherever it costs no extra pass.
+        progress: called now and then with file, rows read so far and rows in all (None: unknown).
+    """
+
+    dtype: str | None = None
+    header: bool = True
+    histogram: bool | None = None
+    progress: Progress | None = None
+
+
+@dataclass(slots=True)
+class _Missing:
+    """Where a wanted column was not found."""
+
+    files: list[str]
+    columns: tuple[str, ...]
+
+
+def check_paths(paths: Sequence[str], rules: Sequence[Rule], options: Options | None = None) -> Report:
+    """Hold tables (Parquet, CSV, JSON Lines, arrays, token files, tar shards ...) against rules.
+
+    Args:
+        paths: files, folders of shards, globs, or ``s3://``-like addresses.
+        rules: what each column may hold; at least one.
+        options: how to read.
+
+    Returns:
+        The findings, in the order of the files. A file that cannot be read is a finding (hazard None, severity error)
+        and does not keep the others from being checked; so is a shard without a column that other shards have.
+
+    Raises:
+        UsageError: nothing matches a path, or no readable file has a column that a rule (not optional) asks for.
+        MissingExtra: a library that the format needs is not installed.
+    """
+    scan = _Scan(rules, options or Options())
+    for path in paths:
+        for target in expand(path):
+            if not is_remote(target) and os.path.isdir(target):
+                scan.folder(target)
+            else:
+                scan.file(target)
+    return scan.finish()
+
+
+class _Scan:
+    """The state of one call: findings so far, and tallies for each column over all files."""
+
+    def __init__(self, rules: Sequence[Rule], options: Options) -> None:
+        self.rules = rules
+        self.options = options
+        self.report = Report(scanned={"files": 0, "rows": 0})
+        self.tallies: dict[str, list[Tally]] = {}
+        self.missing: dict[Rule, _Missing] = {}
+        self.found: set[Rule] = set()
+        self.last_file = ""
+
+    def folder(self, path: str) -> None:
+        listed = walk(path)
+        for loop in listed.loops:
+            self.report.findings.append(
+                note(loop, "a link that leads back to a folder above it; not followed", severity="warning")
+            )
+        tables = [file for file in listed.files if Source(file).suffix in formats.TABLES]
+        shards = [file for file in tables if Source(file).suffix != ".json"]
+        # Beside shards, JSON files are descriptions (dataset_info.json, state.json), not data.
+        chosen = shards or tables
+        if not chosen:
+            raise UsageError(f"{path}: no data files in it (known suffixes: {' '.join(formats.TABLES)})")
+        skipped = len(listed.files) - len(chosen)
+        if skipped:
+            self.report.scanned["files_passed_over"] = self.report.scanned.get("files_passed_over", 0) + skipped
+        for file in chosen:
+            self.file(file)
+
+    def file(self, path: str, class_names: dict[str, tuple[str, ...]] | None = None) -> None:
+        """Check one file; what is wrong with the file itself becomes a finding."""
+        self.report.scanned["files"] += 1
+        self.last_file = path
+        tallies: list[Tally] = []
+        reader: Reader | None = None
+        try:
+            with reading(path):
+                reader = formats.open_reader(source(path, dtype=self.options.dtype, header=self.options.header))
+                tallies = self._plan(reader, path, class_names or {})
+                if tallies:
+                    self._read(reader, tallies)
+        except InputError as error:
+            self.report.findings.append(unreadable(error.file, error.reason))
+        if reader is not None:
+            with reading(path):
+                self._conclude(reader, path, tallies)
+
+    def _plan(self, reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> list[Tally]:
+        """One tally for each rule whose column the file has."""
+        names = reader.columns()
+        if names == () and reader.count_rows() is None:
+            raise ValueError("the file is empty")
+        tallies: list[Tally] = []
+        for rule in self.rules:
+            column = rule.column if rule.column is not None else _evident_column(reader, path, class_names)
+            if column is None or (names is not None and column not in names):
+                self._miss(rule, path, names or reader.example())
+                continue
+            self.found.add(rule)
+            declared = class_names.get(column) or reader.class_names(column)
+            effective = (
+                replace(rule, column=column, names=declared)
+                if declared and not rule.bounded and rule.max_length is None
+                else rule
+            )
+            tallies.append(Tally(effective, column))
+        return tallies
+
+    def _miss(self, rule: Rule, path: str, columns: tuple[str, ...]) -> None:
+        entry = self.missing.setdefault(rule, _Missing([], columns))
+        entry.files.append(path)
+
+    def _read(self, reader: Reader, tallies: list[Tally]) -> None:
+        total = reader.count_rows()
+        histogram = self.options.histogram
+        skip_proven = histogram is False or (histogram is None and total is not None and total > HISTOGRAM_ROWS)
+        rules = {tally.column or "": tally.rule for tally in tallies}
+        if skip_proven:
+            for tally in tallies:
+                tally.histogram = None
+
+        def covered(column: str, low: int, high: int) -> bool:
+            rule = rules[column]
+            return rule.bounded and rule.max_length is None and rule.alphabet is None and rule.covers(low, high)
+
+        for chunk in reader.chunks(list(rules), covered if skip_proven else None):
+            done = 0
+            for tally in tallies:
+                values = chunk.columns.get(tally.column or "")
+                if values is None:
+                    continue
+                if hasattr(values, "low"):
+                    tally.prove(values.rows, values.low, values.high)
+                else:
+                    tally.feed(values, chunk.first_row, text=reader.text)
+                done = max(done, tally.rows)
+            if self.options.progress:
+                self.options.progress(reader.source.path, done, total)
+
+    def _conclude(self, reader: Reader, path: str, tallies: list[Tally]) -> None:
+        for line, reason in reader.broken_lines:
+            self.report.findings.append(unreadable(path, reason, line=line))
+        for message in reader.notes:
+            self.report.findings.append(note(path, message, severity="warning"))
+        rows = 0
+        for tally in tallies:
+            if tally.column in reader.absent:
+                self.found.discard(tally.rule)
+                self._miss(_rule_of(self.rules, tally), path, reader.example())
+                continue
+            rows = max(rows, tally.rows)
+            self.report.findings.extend(findings_of(tally, path, reader.lines, reader.row_noun))
+            if not tally.rows:
+                self.report.findings.append(
+                    note(path, f"{tally.column or 'the file'}: no rows", severity="warning", column=tally.column)
+                )
+            self.tallies.setdefault(tally.column or "", []).append(tally)
+        self.report.scanned["rows"] += rows
+
+    def finish(self) -> Report:
+        for rule, missing in self.missing.items():
+            if rule.optional:
+                continue
+            text = _no_column(rule, missing)
+            if rule not in self.found:
+                raise UsageError(f"{missing.files[0]}: {text}")
+            for file in missing.files:
+                self.report.findings.append(unreadable(file, text))
+        for tallies in self.tallies.values():
+            summarise(self.report, self.last_file, tallies)
+        return self.report
+
+
+def _rule_of(rules: Sequence[Rule], tally: Tally) -> Rule:
+    return next((rule for rule in rules if rule.column in (tally.column, None)), tally.rule)
+
+
+def _evident_column(reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> str | None:
+    """The label column of a file when nobody names it: declared classes, the only column, or a usual name."""
+    names = reader.columns()
+    if names is None:
+        names = reader.example()
+    declared = [column for column in names if column in class_names or reader.class_names(column)]
+    if declared:
+        return declared[0]
+    if len(names) == 1:
+        return names[0]
+    lowered = {column.lower(): column for column in reversed(names)}
+    return next((lowered[usual] for usual in LABEL_COLUMNS if usual in lowered), None)
+
+
+def _no_column(rule: Rule, missing: _Missing) -> str:
+    known = ", ".join(missing.columns[:30]) or "none"
+    if rule.column is None:
+        return f"which column holds the labels? Give --column (columns: {known})"
+    near = difflib.get_close_matches(rule.column, missing.columns, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"no column {rule.column!r}{hint} (columns: {known})"

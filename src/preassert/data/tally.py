@@ -1,0 +1,495 @@
+"""Holds the values of one column of one file against a rule, chunk by chunk, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from preassert.data.rules import Rule
+from preassert.lazy import need
+
+MAX_ROWS = 10  # offending rows that are kept
+MAX_VALUES = 1000  # distinct offending values that are kept
+MAX_CLASSES = 1 << 20  # a histogram of more distinct values is given up
+
+# What pandas.read_csv takes for a missing value.
+MISSING_TEXT = frozenset(
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL")
+    + ("NaN", "None", "n/a", "nan", "null")
+)
+_BEYOND_FLOAT = 1 << 53  # whole numbers from here on are not exact in a float64
+
+Plain = int | float | str | None
+RowsOf = Callable[[Any], Any]  # positions in a flat array -> 0-based rows within the chunk
+
+
+class Tally:
+    """Counts what breaks ``rule`` in ``column``.
+
+    Attributes:
+        rows, elements: what was fed. missing, fractional: how many of the offenders are null/NaN, or not whole.
+        count: offending elements. values: distinct offenders with counts (at most ``MAX_VALUES``; then ``more_values``).
+        first_rows: first offending rows, 1-based, ascending, at most ``MAX_ROWS``.
+        minimum, maximum: extremes of all numbers, legal or not; None without any.
+        histogram: value -> count of every value that is present; None when it was not counted.
+        too_long: rows with more than ``rule.max_length`` elements; long_rows, lengths: as for the values.
+        width_bits: bits of the stored integer type, negative for signed; None if values were not stored as integers.
+    """
+
+    def __init__(self, rule: Rule, column: str | None, *, histogram: bool = True) -> None:
+        self.rule = rule
+        self.column = column
+        self.rows = 0
+        self.elements = 0
+        self.count = 0
+        self.missing = 0
+        self.fractional = 0
+        self.values: dict[Plain, int] = {}
+        self.more_values = False
+        self.first_rows: list[int] = []
+        self.minimum: int | float | None = None
+        self.maximum: int | float | None = None
+        self.histogram: dict[int | str, int] | None = {} if histogram else None
+        self.too_long = 0
+        self.long_rows: list[int] = []
+        self.lengths: dict[int, int] = {}
+        self.width_bits: int | None = None
+        self.nested = False
+        self._names = frozenset(rule.names or ())
+        self._names_are_ids: bool | None = None
+        self._judged: dict[Any, tuple[bool, Plain]] = {}
+
+    # -- input ---------------------------------------------------------------------------------------------------
+
+    def prove(self, rows: int, low: int, high: int) -> None:
+        """Count ``rows`` values that statistics of the file show to lie in ``low..high``, none of them null."""
+        self.rows += rows
+        self.elements += rows
+        self._extremes(low, high)
+        self.histogram = None
+
+    def feed(self, values: Any, first_row: int, *, text: bool = False) -> None:
+        """Check one chunk.
+
+        Args:
+            values: a pyarrow Array or ChunkedArray, a numpy array (axis 0 are the rows), or a list of Python values.
+            first_row: 1-based row of its first value. Chunks come in ascending order.
+            text: strings come from a text format, where ``"1"`` is the number 1.
+
+        Raises:
+            ValueError: the column holds something that cannot be a label (timestamps, structs, pickled objects).
+        """
+        if isinstance(values, list):
+            self.rows += len(values)
+            self._feed_list(values, first_row, text)
+        elif hasattr(values, "chunks"):
+            for chunk in values.chunks:
+                self.feed(chunk, first_row, text=text)
+                first_row += len(chunk)
+        elif hasattr(values, "buffers"):
+            self.rows += len(values)
+            self._feed_arrow(values, first_row, text)
+        else:
+            self.rows += len(values)
+            self._feed_numpy(values, first_row)
+
+    def _feed_list(self, values: list[Any], first_row: int, text: bool, parents: Any = None) -> None:
+        import numpy as np
+
+        kinds = set(map(type, values))
+        if list in kinds or tuple in kinds or dict in kinds:
+            self._feed_nested_list(values, first_row, text, parents)
+            return
+        if kinds == {int} and not text:
+            try:
+                numbers = np.fromiter(values, np.int64, len(values))
+            except OverflowError:
+                pass
+            else:
+                self._feed_numbers(numbers, None, first_row, _rows_from(parents))
+                return
+        self.elements += len(values)
+        rows = range(len(values)) if parents is None else parents
+        self._decide_names(values, text)
+        for value, row in zip(values, rows, strict=True):
+            legal, plain = self._judge(value, text)
+            self._count_value(plain, 1)
+            if not legal:
+                self._offend([plain], [1], [row + first_row])
+
+    def _feed_nested_list(self, values: list[Any], first_row: int, text: bool, parents: Any) -> None:
+        rows = range(len(values)) if parents is None else parents
+        self.nested = True
+        flat: list[Any] = []
+        flat_rows: list[int] = []
+        for value, row in zip(values, rows, strict=True):
+            if isinstance(value, (list, tuple)):
+                if not value or not isinstance(value[0], (list, tuple)):
+                    self._measure(len(value), 1, [row + first_row])
+                flat.extend(value)
+                flat_rows.extend([row] * len(value))
+            elif isinstance(value, dict):
+                raise ValueError(f"column {self.column!r} holds objects, not labels; {self.column}.<key> reaches into them")
+            else:
+                flat.append(value)
+                flat_rows.append(row)
+        if flat:
+            self._feed_list(flat, first_row, text, flat_rows)
+
+    def _feed_arrow(self, values: Any, first_row: int, text: bool, rows_of: RowsOf | None = None) -> None:
+        pa, pc = _arrow()
+        kind = values.type
+        rows_of = rows_of or _identity
+        if isinstance(values, pa.ExtensionArray):
+            self._feed_arrow(values.storage, first_row, text, rows_of)
+        elif pa.types.is_dictionary(kind):
+            self._feed_arrow(values.dictionary_decode(), first_row, text, rows_of)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            self._feed_arrow_lists(values, first_row, text, rows_of)
+        elif pa.types.is_null(kind):
+            self._feed_missing(len(values), first_row, rows_of)
+        elif pa.types.is_boolean(kind):
+            self._feed_arrow(pc.cast(values, pa.uint8()), first_row, text, rows_of)
+        elif pa.types.is_decimal(kind):
+            self._feed_arrow(pc.cast(values, pa.int64() if kind.scale <= 0 else pa.float64()), first_row, text, rows_of)
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            valid = values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+            numbers = (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)
+            self._feed_numbers(numbers, valid, first_row, rows_of)
+        elif _is_text(pa.types, kind):
+            self._feed_arrow_text(values, first_row, text, rows_of)
+        else:
+            raise ValueError(f"column {self.column!r} holds {kind}, which cannot be a label")
+
+    def _feed_arrow_lists(self, values: Any, first_row: int, text: bool, rows_of: RowsOf) -> None:
+        import numpy as np
+
+        pa, pc = _arrow()
+        self.nested = True
+        if values.null_count:
+            nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+            self._feed_missing(len(nulls), first_row, lambda at: rows_of(nulls[at]))
+        inner = values.type.value_type
+        if self.rule.max_length is not None and not pa.types.is_nested(inner):
+            lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+            for at in np.flatnonzero(lengths > self.rule.max_length):
+                self._measure(int(lengths[at]), 1, [int(rows_of(at)) + first_row])
+        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
+        self._feed_arrow(pc.list_flatten(values), first_row, text, lambda at: rows_of(parents[at]))
+
+    def _feed_arrow_text(self, values: Any, first_row: int, text: bool, rows_of: RowsOf) -> None:
+        import numpy as np
+
+        encoded = values.dictionary_encode(null_encoding="encode")
+        distinct = [_decoded(value) for value in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        self.elements += len(codes)
+        self._decide_names(distinct, text)
+        judged = [self._judge(value, text) for value in distinct]
+        counts = np.bincount(codes, minlength=len(distinct))
+        for (_, plain), count in zip(judged, counts, strict=True):
+            if count:
+                self._count_value(plain, int(count))
+        illegal = [code for code, (legal, _) in enumerate(judged) if not legal and counts[code]]
+        if illegal:
+            at = np.flatnonzero(np.isin(codes, illegal))
+            self._offend(
+                [judged[code][1] for code in illegal],
+                [int(counts[code]) for code in illegal],
+                self._some_rows(at, first_row, rows_of),
+            )
+
+    def _feed_numpy(self, values: Any, first_row: int) -> None:
+        import numpy as np
+
+        kind = values.dtype.kind
+        if values.ndim > 1:
+            width = math.prod(values.shape[1:])
+            self.nested = True
+            if self.rule.max_length is not None and values.shape[-1] > self.rule.max_length:
+                self._measure(values.shape[-1], len(values), list(range(first_row, first_row + min(len(values), MAX_ROWS))))
+            rows_of: RowsOf = lambda at: at // width  # noqa: E731 - the one-line twin of _identity
+            values = values.reshape(-1)
+        else:
+            rows_of = _identity
+        if kind == "b":
+            self._feed_numbers(values.astype(np.uint8), None, first_row, rows_of)
+        elif kind in "iuf":
+            self._feed_numbers(values, None, first_row, rows_of)
+        elif kind in "US":
+            at = range(len(values))
+            self._feed_list([_decoded(value) for value in values.tolist()], first_row, False, [int(rows_of(i)) for i in at])
+        else:
+            raise ValueError(f"holds {values.dtype}, which cannot be labels")
+
+    def _feed_missing(self, count: int, first_row: int, rows_of: RowsOf) -> None:
+        import numpy as np
+
+        self.elements += count
+        if count and self.rule.bounded:
+            self._offend([None], [count], self._some_rows(np.arange(count), first_row, rows_of))
+
+    def _feed_numbers(self, numbers: Any, valid: Any, first_row: int, rows_of: RowsOf) -> None:
+        import numpy as np
+
+        self.elements += len(numbers)
+        if not len(numbers):
+            return
+        if numbers.dtype == np.float16:
+            numbers = numbers.astype(np.float32)
+        whole = numbers.dtype.kind in "iu"
+        if whole:
+            self.width_bits = numbers.dtype.itemsize * (8 if numbers.dtype.kind == "u" else -8)
+        present = numbers if valid is None else numbers[valid]
+        if not whole:
+            present = present[np.isfinite(present)]
+        if len(present):
+            low, high = present.min().item(), present.max().item()
+            self._extremes(_plain(low), _plain(high))
+            self._count_numbers(present, low, high)
+        if not self.rule.bounded or self.rule.alphabet is not None:
+            return
+        if whole and valid is None and self.rule.covers(low, high):
+            return
+        illegal = self._illegal(numbers, valid, whole)
+        at = np.flatnonzero(illegal)
+        if len(at):
+            offenders = numbers[at]
+            if valid is not None:
+                lost = int((~valid[at]).sum())
+                if lost:
+                    self._offend([None], [lost], [])
+                offenders = offenders[valid[at]]
+            distinct, counts = np.unique(offenders, return_counts=True)
+            self._offend([_plain(value) for value in distinct.tolist()], counts.tolist(), self._some_rows(at, first_row, rows_of))
+
+    def _illegal(self, numbers: Any, valid: Any, whole: bool) -> Any:
+        """Mask of the numbers that are not legal."""
+        import numpy as np
+
+        lowest, highest = self.rule.limits()
+        legal = np.ones(len(numbers), bool)
+        if lowest is not None:
+            legal &= _compare(np.greater_equal, numbers, lowest)
+        if highest is not None:
+            legal &= _compare(np.less_equal, numbers, highest)
+        if not whole:
+            legal &= np.isfinite(numbers)
+            if not self.rule.real:
+                legal &= np.floor(numbers) == numbers
+        for value in self.rule.ignore:
+            legal |= _compare(np.equal, numbers, value)
+        if valid is not None:
+            legal &= valid
+        return ~legal
+
+    # -- judging single values -----------------------------------------------------------------------------------
+
+    def _decide_names(self, values: Iterable[Any], text: bool) -> None:
+        """In a text file with a class list, decide once whether the column holds names or positions in the list."""
+        if self.rule.names is None or self._names_are_ids is not None:
+            return
+        if not text:
+            self._names_are_ids = False
+            return
+        present = [value for value in values if value is not None and value not in MISSING_TEXT]
+        if present:
+            self._names_are_ids = not any(value in self._names for value in present) and all(
+                _is_whole(_number(value)) for value in present
+            )
+
+    def _judge(self, value: Any, text: bool) -> tuple[bool, Plain]:
+        """(legal?, the value as the report names it)."""
+        if isinstance(value, float):
+            return self._judge_number(value)  # NaN is never equal to itself: it would miss the cache
+        key = (type(value), value)
+        known = self._judged.get(key)
+        if known is None:
+            known = self._judge_anew(value, text)
+            if len(self._judged) < MAX_CLASSES:
+                self._judged[key] = known
+        return known
+
+    def _judge_anew(self, value: Any, text: bool) -> tuple[bool, Plain]:
+        if value is None:
+            return not self.rule.bounded, None
+        if isinstance(value, (bool, int)):
+            return self._judge_number(int(value))
+        if not isinstance(value, str):
+            return not self.rule.bounded, str(value)
+        if self.rule.alphabet is not None:
+            return set(value) <= self.rule.alphabet, value
+        if self.rule.names is not None and not self._names_are_ids:
+            if value in self._names:
+                return True, value
+            return False, None if text and value in MISSING_TEXT else value
+        if not text:
+            return not self.rule.bounded, value
+        if value in MISSING_TEXT:
+            return not self.rule.bounded, None
+        number = _number(value)
+        return (not self.rule.bounded, value) if number is None else self._judge_number(number)
+
+    def _judge_number(self, value: int | float) -> tuple[bool, Plain]:
+        plain = _plain(value)
+        if not self.rule.bounded:
+            return True, plain
+        if self.rule.alphabet is not None:
+            return False, plain
+        if isinstance(plain, float):
+            if not self.rule.real:
+                return False, plain
+            lowest, highest = self.rule.limits()
+            return (lowest is None or plain >= lowest) and (highest is None or plain <= highest), plain
+        if not isinstance(plain, int):
+            return False, plain
+        return self.rule.covers(plain, plain) or plain in self.rule.ignore, plain
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _offend(self, values: Sequence[Plain], counts: Sequence[int], rows: Sequence[int]) -> None:
+        for value, count in zip(values, counts, strict=True):
+            self.count += count
+            if value is None:
+                self.missing += count
+            elif isinstance(value, float):
+                self.fractional += count
+            if value in self.values or len(self.values) < MAX_VALUES:
+                self.values[value] = self.values.get(value, 0) + count
+            else:
+                self.more_values = True
+        _keep_rows(self.first_rows, rows)
+
+    def _measure(self, length: int, count: int, rows: Sequence[int]) -> None:
+        if self.rule.max_length is None or length <= self.rule.max_length:
+            return
+        self.too_long += count
+        if length in self.lengths or len(self.lengths) < MAX_VALUES:
+            self.lengths[length] = self.lengths.get(length, 0) + count
+        _keep_rows(self.long_rows, rows)
+
+    def _some_rows(self, at: Any, first_row: int, rows_of: RowsOf) -> list[int]:
+        """The first distinct rows of the flat positions ``at``; enough of them, not all."""
+        rows: list[int] = []
+        for start in range(0, len(at), 4096):
+            _keep_rows(rows, [int(row) + first_row for row in rows_of(at[start : start + 4096])])
+            if len(rows) >= MAX_ROWS:
+                break
+        return rows
+
+    def _extremes(self, low: Plain, high: Plain) -> None:
+        if isinstance(low, (int, float)) and (self.minimum is None or low < self.minimum):
+            self.minimum = low
+        if isinstance(high, (int, float)) and (self.maximum is None or high > self.maximum):
+            self.maximum = high
+
+    def _count_numbers(self, numbers: Any, low: int | float, high: int | float) -> None:
+        """Add whole numbers to the histogram, or give it up when they spread too far."""
+        import numpy as np
+
+        if self.histogram is None:
+            return
+        if numbers.dtype.kind == "f":
+            numbers = numbers[(np.floor(numbers) == numbers) & (np.abs(numbers) < _BEYOND_FLOAT)].astype(np.int64)
+            if not len(numbers):
+                return
+            low, high = int(numbers.min()), int(numbers.max())
+        if high - low < MAX_CLASSES and low > -(1 << 62) and high < 1 << 62:
+            counts = np.bincount(numbers.astype(np.int64, copy=False) - low if low else numbers)
+            present = np.flatnonzero(counts)
+            pairs = zip((present + low).tolist(), counts[present].tolist(), strict=True)
+        else:
+            distinct, amounts = np.unique(numbers, return_counts=True)
+            pairs = zip(distinct.tolist(), amounts.tolist(), strict=True)
+        for value, count in pairs:
+            self.histogram[value] = self.histogram.get(value, 0) + count
+        if len(self.histogram) > MAX_CLASSES:
+            self.histogram = None
+
+    def _count_value(self, plain: Plain, count: int) -> None:
+        if isinstance(plain, (int, float)):
+            self._extremes(plain, plain)
+        if self.histogram is None or not isinstance(plain, (int, str)) or self.rule.alphabet is not None:
+            return
+        self.histogram[plain] = self.histogram.get(plain, 0) + count
+        if len(self.histogram) > MAX_CLASSES:
+            self.histogram = None
+
+
+def _keep_rows(kept: list[int], rows: Sequence[int]) -> None:
+    """Keep the smallest ``MAX_ROWS`` of both; a chunk may report its null lists before its bad elements."""
+    if rows and (len(kept) < MAX_ROWS or min(rows) < kept[-1]):
+        kept[:] = sorted({*kept, *rows})[:MAX_ROWS]
+
+
+def _arrow() -> tuple[Any, Any]:
+    return tuple(need(name, extra="data", purpose="read Arrow data") for name in ("pyarrow", "pyarrow.compute"))  # type: ignore[return-value]
+
+
+def _identity(at: Any) -> Any:
+    return at
+
+
+def _rows_from(parents: Any) -> RowsOf:
+    if parents is None:
+        return _identity
+    import numpy as np
+
+    rows = np.asarray(parents)
+    return lambda at: rows[at]
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    views = [check(kind) for name in ("is_string_view", "is_binary_view") if (check := getattr(types, name, None))]
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind) or any(views)
+    )
+
+
+def _decoded(value: Any) -> Any:
+    return value.decode("utf-8") if isinstance(value, bytes) else value
+
+
+def _compare(compare: Any, numbers: Any, bound: int) -> Any:
+    """``compare(numbers, bound)`` where ``bound`` may lie outside the dtype of ``numbers``."""
+    import numpy as np
+
+    if numbers.dtype.kind == "f":
+        return compare(numbers, float(bound))
+    info = np.iinfo(numbers.dtype)
+    if info.min <= bound <= info.max:
+        return compare(numbers, numbers.dtype.type(bound))
+    below = bound < info.min
+    answer = {np.greater_equal: below, np.less_equal: not below, np.equal: False}[compare]
+    return np.full(len(numbers), answer)
+
+
+def _number(text: str) -> int | float | None:
+    """The number that ``text`` spells, or None. Underscores, which Python allows, are no numbers in data files."""
+    text = text.strip()
+    if "_" in text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _is_whole(number: int | float | None) -> bool:
+    return isinstance(number, int) or (isinstance(number, float) and math.isfinite(number) and number.is_integer())
+
+
+def _plain(value: int | float) -> Plain:
+    """The value for the report: 5.0 is 5, NaN is missing (None), infinities are words (JSON has none)."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return int(value)
+    if value != value:
+        return None
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return int(value) if value.is_integer() and abs(value) < _BEYOND_FLOAT else value

@@ -1,0 +1,272 @@
+"""Turns what a tally counted into findings: message, likely cause and fix."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+
+from preassert.data.rules import TARGET, Report, Rule
+from preassert.data.tally import Plain, Tally
+from preassert.model import Finding, Severity, Where
+
+SHOWN_VALUES = 6  # distinct values named in a message; the report holds more
+REMAPPABLE = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".npy")
+_UNSIGNED_MINUS_ONE = {255: "uint8", 65535: "uint16", (1 << 32) - 1: "uint32", (1 << 64) - 1: "uint64"}
+
+LinesOf = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row") -> list[Finding]:
+    """At most two findings: one for offending values, one for rows that are too long.
+
+    Args:
+        tally: the whole column of one file.
+        file: as the report names it.
+        lines_of: rows -> lines of the file on which they start, or nothing for formats without lines.
+        row_noun: what a row number counts.
+    """
+    out: list[Finding] = []
+    rule = tally.rule
+    if tally.count:
+        lines = lines_of(tally.first_rows)
+        values = tuple(tally.values)
+        parts = [
+            f"{_subject(tally)}: {_amount(tally)} outside {rule.valid}{_bound(rule)}: {values_in_words(tally.values, tally.more_values)}",
+            f"first at {_place(tally.first_rows, lines, row_noun)}",
+        ]
+        likely = likely_cause(tally)
+        if likely:
+            parts.append(f"likely: {likely}")
+        out.append(
+            Finding(
+                hazard=rule.hazard,
+                severity="error",
+                where=_where(file, tally.first_rows, lines, tally.column),
+                message="; ".join(parts),
+                value=values[0] if values else None,
+                values=values,
+                valid=rule.valid,
+                count=tally.count,
+                fix=rule.fix or fix(tally, file),
+                extra=_extra(tally),
+            )
+        )
+    if tally.too_long:
+        lines = lines_of(tally.long_rows)
+        lengths = tuple(tally.lengths)
+        noun = "row is" if tally.too_long == 1 else "rows are"
+        out.append(
+            Finding(
+                hazard=rule.length_hazard,
+                severity="error",
+                where=_where(file, tally.long_rows, lines, tally.column),
+                message=f"{_subject(tally)}: {tally.too_long:,} {noun} longer than {rule.max_length}{_bound(rule)}: "
+                f"{values_in_words(tally.lengths, False, 'lengths')}; first at {_place(tally.long_rows, lines, row_noun)}",
+                value=lengths[0] if lengths else None,
+                values=lengths,
+                valid=f"at most {rule.max_length} elements a row",
+                count=tally.too_long,
+                fix=rule.fix or f"truncate to {rule.max_length} (tokenizer(..., truncation=True, max_length={rule.max_length}))",
+            )
+        )
+    return out
+
+
+def _subject(tally: Tally) -> str:
+    return tally.column or "values"
+
+
+def _amount(tally: Tally) -> str:
+    noun = "element" if tally.nested else "row"
+    total = tally.elements if tally.nested else tally.rows
+    return f"{tally.count:,} of {total:,} {noun}s {'is' if tally.count == 1 else 'are'}"
+
+
+def _bound(rule: Rule) -> str:
+    return f" (set by {rule.bound_by})" if rule.bound_by else ""
+
+
+def values_in_words(values: dict[Plain, int] | dict[int, int], more: bool, noun: str = "values") -> str:
+    """``5 (6 times), missing (2 times)``; the most frequent first, bounded."""
+    ranked = sorted(values.items(), key=lambda item: -item[1])
+    shown = [f"{name(value)} ({count:,}x)" if count > 1 else name(value) for value, count in ranked[:SHOWN_VALUES]]
+    rest = len(ranked) - SHOWN_VALUES
+    if rest > 0:
+        shown.append(f"{rest:,}{' or more' if more else ''} more {noun}")
+    return ", ".join(shown)
+
+
+def name(value: Plain) -> str:
+    """A value as a message names it: text in quotes, a missing one in words."""
+    if value is None:
+        return "missing or NaN"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _place(rows: Sequence[int], lines: Sequence[int], row_noun: str) -> str:
+    if not rows:
+        return "an unknown row"
+    place = f"{row_noun} {rows[0]:,}"
+    return f"{place} (line {lines[0]:,})" if lines else place
+
+
+def _where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | None) -> Where:
+    return Where(
+        file=file,
+        row=rows[0] if rows else None,
+        rows=tuple(rows),
+        line=lines[0] if lines else None,
+        lines=tuple(lines),
+        column=column or None,
+    )
+
+
+def _extra(tally: Tally) -> dict[str, object]:
+    ranked = sorted(tally.values.items(), key=lambda item: -item[1])[:50]
+    out: dict[str, object] = {"value_counts": [[value, count] for value, count in ranked]}
+    if tally.more_values:
+        out["values_truncated"] = True
+    return out
+
+
+def likely_cause(tally: Tally) -> str | None:
+    """The most likely cause, drawn from the numbers; None where they do not tell."""
+    rule = tally.rule
+    lowest, highest = rule.limits()
+    wrong = tally.values
+    numbers = [value for value in wrong if isinstance(value, (int, float))]
+    if tally.missing == tally.count:
+        return "missing labels; cast to int64 a NaN becomes the smallest int64"
+    if highest is not None and set(wrong) == {highest + 1} and lowest == 0 and tally.minimum == 1:
+        return f"labels start at 1: {tally.minimum}..{tally.maximum} where {lowest}..{highest} is wanted"
+    wrapped_at = 1 << (-tally.width_bits - 1) if tally.width_bits in (-8, -16) else None
+    if wrapped_at is not None and highest is not None and highest >= wrapped_at and any(value < -1 for value in numbers):
+        return f"ids of {wrapped_at} and more wrapped round in int{-(tally.width_bits or 0)}"
+    if set(wrong) == {-1}:
+        return "-1 marks unlabelled rows, and the loss does not ignore it"
+    for value in wrong:
+        if isinstance(value, int) and value in _UNSIGNED_MINUS_ONE and value - (highest or 0) > 1:
+            kind = _UNSIGNED_MINUS_ONE[value]
+            return f"{value} is -1 stored as {kind}" + (", or a mask's white or border" if value == 255 else "")
+    if highest is not None and numbers and set(wrong) == {highest + 1}:
+        return f"num_classes is one too small, or {highest + 1} is a slip"
+    texts = [value for value in wrong if isinstance(value, str)]
+    if texts and rule.names is None and rule.alphabet is None and len(texts) == len(wrong):
+        return "the column holds names; ids or a class list (--classes FILE) are wanted"
+    if texts and rule.names is not None:
+        folded = {known.strip().casefold(): known for known in rule.names}
+        for value in texts:
+            known = folded.get(value.strip().casefold())
+            if known is not None:
+                return f"{value!r} is {known!r} in another spelling"
+    if tally.fractional == tally.count:
+        return "an average of several raters, or a regression target"
+    return None
+
+
+def fix(tally: Tally, file: str) -> str | None:
+    """What to do, with the exact command where a command does it."""
+    rule = tally.rule
+    lowest, highest = rule.limits()
+    sentinel = next((value for value in tally.values if isinstance(value, int)), None)
+    if tally.missing == tally.count:
+        return "fill in or drop the rows without a label, or give them the ignored value (ignore_index=-100)"
+    if rule.hazard != TARGET:
+        return f"resize the embedding (model.resize_token_embeddings({_int_maximum(tally)} + 1)), or correct the ids"
+    if set(tally.values) <= {-1, 255} and sentinel is not None:
+        ignored = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
+        return f"if {sentinel} marks what is to be ignored: {ignored}; else correct the rows"
+    if remap_helps(tally) and tally.column and file.lower().endswith(REMAPPABLE):
+        stem, suffix = os.path.splitext(file)
+        labels = os.path.join(os.path.dirname(file), "labels.json")
+        return shlex.join(
+            ["preassert", "remap", file, "--column", tally.column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
+        )
+    if rule.names is not None:
+        return "correct the names, or add them to the class list and widen the model's head"
+    if lowest == 0 and highest is not None and isinstance(tally.maximum, int) and tally.maximum > highest:
+        return f"correct the rows, or build the model with num_classes={tally.maximum + 1}"
+    return "correct the rows"
+
+
+def _int_maximum(tally: Tally) -> str:
+    return str(tally.maximum) if isinstance(tally.maximum, int) else "largest id"
+
+
+def remap_helps(tally: Tally) -> bool:
+    """Whether renumbering the labels that are present would fit them into the range."""
+    rule = tally.rule
+    lowest, highest = rule.limits()
+    if tally.missing or tally.fractional or tally.histogram is None or rule.names is not None or lowest != 0 or highest is None:
+        return False
+    present = [value for value in tally.histogram if value not in rule.ignore]
+    return 0 < len(present) <= highest + 1 and len({type(value) for value in present}) == 1
+
+
+def unreadable(file: str, reason: str, *, line: int | None = None) -> Finding:
+    """The finding for a file (or a line of it) that cannot be read."""
+    at = f"line {line}: " if line is not None else ""
+    return Finding(hazard=None, severity="error", where=Where(file=file, line=line), message=f"cannot be read: {at}{reason}")
+
+
+def note(
+    file: str, message: str, *, severity: Severity = "info", column: str | None = None, hazard: str | None = None
+) -> Finding:
+    """A remark that is no error."""
+    return Finding(hazard=hazard, severity=severity, where=Where(file=file, column=column), message=message)
+
+
+def summarise(report: Report, file: str, tallies: Sequence[Tally]) -> None:
+    """Put rows, extremes and histogram of one column (over all files) into ``report.scanned``, and what they show as notes."""
+    first = tallies[0]
+    rule = first.rule
+    column = first.column or ""
+    minima = [tally.minimum for tally in tallies if tally.minimum is not None]
+    maxima = [tally.maximum for tally in tallies if tally.maximum is not None]
+    entry: dict[str, object] = {
+        "rows": sum(tally.rows for tally in tallies),
+        "elements": sum(tally.elements for tally in tallies),
+        "missing": sum(tally.missing for tally in tallies),
+        "offending": sum(tally.count for tally in tallies),
+        "min": min(minima, default=None),
+        "max": max(maxima, default=None),
+        "valid": rule.valid,
+    }
+    histogram: dict[int | str, int] | None = {}
+    for tally in tallies:
+        if tally.histogram is None or histogram is None:
+            histogram = None
+            continue
+        for value, count in tally.histogram.items():
+            histogram[value] = histogram.get(value, 0) + count
+    entry["histogram"] = None if histogram is None or len(histogram) > 4096 else sorted_pairs(histogram)
+    empty = None if histogram is None else empty_classes(rule, histogram)
+    entry["empty_classes"] = empty
+    report.scanned.setdefault("columns", {})[column] = entry
+    if empty and histogram:
+        shown = ", ".join(map(str, empty[:10])) + (f" and {len(empty) - 10:,} more" if len(empty) > 10 else "")
+        verb = "class never occurs" if len(empty) == 1 else "classes never occur"
+        report.findings.append(note(file, f"{column or 'values'}: {len(empty):,} {verb}: {shown}", column=first.column))
+    lowest, highest = rule.limits()
+    clean = not entry["offending"] and rule.names is None
+    if clean and lowest == 0 and highest is not None and minima and min(minima) == 1 and max(maxima) <= highest:
+        message = f"{column or 'values'}: labels run {min(minima)}..{max(maxima)} and 0 never occurs: do they start at 1?"
+        report.findings.append(note(file, message, column=first.column))
+
+
+def sorted_pairs(histogram: dict[int | str, int]) -> list[list[int | str]]:
+    """``[[value, count], ...]``, numbers in order before names in order."""
+    return [[value, count] for value, count in sorted(histogram.items(), key=lambda item: (isinstance(item[0], str), item[0]))]
+
+
+def empty_classes(rule: Rule, histogram: dict[int | str, int]) -> list[int | str] | None:
+    """Legal classes without a row; None where the rule has no end or is wider than a class list is."""
+    if rule.alphabet is not None or rule.real or rule.hazard != TARGET:
+        return None
+    if rule.names is not None and any(isinstance(value, str) for value in histogram):
+        return [known for known in rule.names if known not in histogram]
+    lowest, highest = rule.limits()
+    if lowest is None or highest is None or highest - lowest > 100_000:
+        return None
+    return [value for value in range(lowest, highest + 1) if value not in histogram]
