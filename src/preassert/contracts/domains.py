@@ -96,15 +96,15 @@ class Index(Domain):
         self.lowest = lowest
         self.legal_value = legal
         self.name_of_legal = name_of_legal
-        self._size_names = names_of(size)
+        self.size_names = names_of(size)
         self._legal_names = names_of(legal) if legal is not None else ()
-        self.parameters = (argument, *self._size_names, *self._legal_names)
+        self.parameters = (argument, *self.size_names, *self._legal_names)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         tensor = values[0]
         if tensor is None:
             return
-        cut = 1 + len(self._size_names)
+        cut = 1 + len(self.size_names)
         size = self.size(*values[1:cut])
         legal = () if self.legal_value is None else (self.legal_value(*values[cut:]),)
         yield None, tensor, (-size if self.wraps else self.lowest, size - 1, legal)

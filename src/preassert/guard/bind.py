@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from preassert.contracts.domains import Index
+
 Fetch = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 
 
@@ -27,6 +29,27 @@ def fetcher(schema: Any, names: tuple[str, ...]) -> Fetch:
     Raises:
         LookupError: the schema has no argument of that name.
     """
+    parts, defaults = _expressions(schema, names)
+    # Generated, because this runs on every guarded call: a loop over names costs a microsecond, an expression a tenth.
+    fetch: Fetch = eval(f"lambda args, kwargs: ({', '.join(parts)},)", defaults)
+    return fetch
+
+
+def index_fetcher(schema: Any, domain: Index) -> Fetch:
+    """Like ``fetcher``, for the one argument of an index domain: (tensor, lowest, highest, legal), both bounds inclusive."""
+    parts, scope = _expressions(schema, domain.parameters)
+    cut = 1 + len(domain.size_names)
+    size = f"size({', '.join(parts[1:cut])})"
+    legal = "()" if domain.legal_value is None else f"(legal({', '.join(parts[cut:])}),)"
+    # "-(n := size)" first: the elements of a tuple are evaluated from left to right
+    lowest, highest = (f"-(n := {size})", "n - 1") if domain.wraps else (str(domain.lowest), f"{size} - 1")
+    scope |= {"size": domain.size, "legal": domain.legal_value}
+    fetch: Fetch = eval(f"lambda args, kwargs: ({parts[0]}, {lowest}, {highest}, {legal})", scope)
+    return fetch
+
+
+def _expressions(schema: Any, names: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
+    """For each name an expression over ``args`` and ``kwargs``, and the scope (defaults) that the expressions need."""
     at = places(schema)
     defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     parts = []
@@ -40,10 +63,7 @@ def fetcher(schema: Any, names: tuple[str, ...]) -> Fetch:
             parts.append(f"(args[{position}] if len(args) > {position} else d{number})")
         else:
             parts.append(f"args[{position}]")
-    # Generated, because this runs on every guarded call: a loop over names costs a microsecond, an expression a tenth.
-    source = f"lambda args, kwargs: ({', '.join(parts)},)"
-    fetch: Fetch = eval(source, {f"d{number}": defaults.get(name) for number, name in enumerate(names)})
-    return fetch
+    return parts, {f"d{number}": defaults.get(name) for number, name in enumerate(names)}
 
 
 def name_arguments(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

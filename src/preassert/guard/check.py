@@ -33,8 +33,10 @@ def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...
     size = tensor.numel()
     if size == 0:
         return True
-    if size <= _SMALL and tensor.dim() == 1 and tensor.is_cpu:
+    if size <= _SMALL and tensor.is_cpu and (dims := tensor.dim()) in (1, 2):
         values = tensor.tolist()
+        if dims == 2:
+            values = [value for row in values for value in row]
         if lowest <= min(values) and max(values) <= highest:
             return True
         return bool(legal) and all(lowest <= value <= highest or value in legal for value in values)

@@ -21,7 +21,7 @@ from preassert.contracts.domains import Domain, Index
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard import verdict
-from preassert.guard.bind import Fetch, fetcher
+from preassert.guard.bind import Fetch, fetcher, index_fetcher
 from preassert.guard.check import holds, index_holds
 from preassert.guard.state import COVER, STATE
 
@@ -78,26 +78,33 @@ def make_kernel(row: Row, overload: Any, call: Kernel) -> Kernel:
     bounds = bind_row(row, overload._schema)
     if row.level == "composite":
         return _composite_kernel(row, overload, bounds, call)
-    only = row.domains[0]
-    if len(bounds) == 1 and type(only) is Index and not row.covers and only.legal_value is None:
-        return _single_index_kernel(row, overload, bounds[0], only, call)
+    if len(bounds) == 1 and type(row.domains[0]) is Index:
+        return _index_kernel(row, overload, bounds, row.domains[0], call)
     return _general_kernel(row, overload, bounds, call)
 
 
-def _single_index_kernel(row: Row, overload: Any, bound: Bound, domain: Index, call: Kernel) -> Kernel:
-    """The hot form: one index argument, no sentinel, nothing guarded inside."""
-    fetch, size_of, wraps, floor = bound.fetch, domain.size, domain.wraps, domain.lowest
+def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], domain: Index, call: Kernel) -> Kernel:
+    """The hot form: one index argument. A plain CPU tensor that keeps its range takes the shortest way."""
+    fetch = index_fetcher(overload._schema, domain)
+    covers = row.covers
     function_modes = torch._C._len_torch_function_stack
+    plain = torch.Tensor
 
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
-        tensor, *rest = fetch(args, kwargs)
-        if type(tensor) is torch.Tensor and tensor.is_cpu and not function_modes():
-            size = size_of(*rest)
-            if index_holds(tensor, -size if wraps else floor, size - 1, ()):
-                return call(keyset, *args, **kwargs)
-        return checked(row, overload, (bound,), call, keyset, args, kwargs)
+        tensor, lowest, highest, legal = fetch(args, kwargs)
+        if not (
+            type(tensor) is plain and tensor.is_cpu and not function_modes() and index_holds(tensor, lowest, highest, legal)
+        ):
+            args, kwargs = verify(row, overload, bounds, args, kwargs)
+        if not covers:
+            return call(keyset, *args, **kwargs)
+        COVER.active = True
+        try:
+            return call(keyset, *args, **kwargs)
+        finally:
+            COVER.active = False
 
     return guarded
 
@@ -108,9 +115,9 @@ def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Ke
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
-        if not covers:
-            return checked(row, overload, bounds, call, keyset, args, kwargs)
         args, kwargs = verify(row, overload, bounds, args, kwargs)
+        if not covers:
+            return call(keyset, *args, **kwargs)
         COVER.active = True
         try:
             return call(keyset, *args, **kwargs)
@@ -166,13 +173,6 @@ class _Aside:
             self._modes.__exit__(*error)
         if self._tracing is not None:
             torch._C._set_tracing_state(self._tracing)
-
-
-def checked(
-    row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    args, kwargs = verify(row, overload, bounds, args, kwargs)
-    return call(keyset, *args, **kwargs)
 
 
 def verify(
