@@ -15,7 +15,7 @@ from preassert import hazards
 from preassert.errors import UsageError
 from preassert.hazards import Hazard
 from preassert.hazards.find import Match, find
-from preassert.report.text import clean, clean_line
+from preassert.report.text import clean_line
 
 SUMMARY = "list the kinds of fault, or explain one"
 
@@ -103,10 +103,9 @@ def _table(entries: Sequence[Hazard]) -> str:
 
 
 def _choices(what: str, matches: Sequence[Match]) -> str:
-    lines = [f"{len(matches)} hazards fit {clean_line(what, 80)!r}:", ""]
-    lines += _rows([(match.slug, match.because) for match in matches])
-    return (
-        clean("\n".join([*lines, "", "`preassert hazards SLUG` explains one."])) if not sys.stdout.isatty() else "\n".join(lines)
+    heading = f"{len(matches)} hazards fit {clean_line(what, 80)!r}:"
+    return "\n".join(
+        [heading, "", *_rows([(match.slug, match.because) for match in matches]), "", "`preassert hazards SLUG` explains one."]
     )
 
 

@@ -47,6 +47,11 @@ def _hazards() -> Iterator[Hazard]:
     return map(get, slugs())
 
 
+def _records(hazard: Hazard) -> list[Printed]:
+    """Printed assertions, CUDA's before those of other backends, which print the same text."""
+    return sorted(hazard.printed, key=lambda record: not record.file.endswith((".cu", ".cuh")))
+
+
 def _one_each(matches: Iterator[Match]) -> list[Match]:
     first: dict[str, Match] = {}
     for match in matches:
@@ -67,7 +72,7 @@ def _narrowed(found: list[Match], text: str, expression: str) -> list[Match]:
 def _equal(expression: str) -> Iterator[Match]:
     if expression:
         for hazard in _hazards():
-            for record in hazard.printed:
+            for record in _records(hazard):
                 if _same(record, expression):
                     yield Match(hazard.slug, f"{record.file} prints `{record.expression}`")
 
@@ -104,7 +109,7 @@ def _part(expression: str) -> Iterator[Match]:
     if len(expression) < _SHORTEST:
         return
     for hazard in _hazards():
-        for record in hazard.printed:
+        for record in _records(hazard):
             pattern = _pattern(record.expression)
             held = pattern is not None and len(record.expression) >= _SHORTEST * 2 and pattern.search(expression)
             if held or expression in record.expression:
@@ -114,7 +119,7 @@ def _part(expression: str) -> Iterator[Match]:
 def _place(text: str) -> Iterator[Match]:
     words = set(re.findall(r"[\w.-]+", text)) - {"operator", "unknown", "lambda", "check", "at", "internal"}
     for hazard in _hazards():
-        for record in hazard.printed:
+        for record in _records(hazard):
             named = words & {record.file, *record.kernels}
             if named:
                 yield Match(hazard.slug, f"{record.file} prints `{record.expression}` in {', '.join(record.kernels)}")
