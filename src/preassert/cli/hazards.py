@@ -97,9 +97,8 @@ def _rows(rows: Sequence[tuple[str, str]]) -> Iterable[str]:
 
 
 def _table(entries: Sequence[Hazard]) -> str:
-    lines = [*_rows([(hazard.slug, hazard.title) for hazard in entries]), ""]
-    lines.append("`preassert hazards SLUG` explains one; `preassert hazards 'text that was printed'` finds one.")
-    return "\n".join(lines)
+    hint = "`preassert hazards SLUG` explains one; `preassert hazards 'text that was printed'` finds one."
+    return "\n".join([*_rows([(hazard.slug, hazard.title) for hazard in entries]), "", _wrapped(hint, "")])
 
 
 def _choices(what: str, matches: Sequence[Match]) -> str:
@@ -110,7 +109,8 @@ def _choices(what: str, matches: Sequence[Match]) -> str:
 
 
 def _explained(hazard: Hazard, because: str | None) -> str:
-    parts = [f"{_bold(hazard.slug)}: {hazard.title}"]
+    heading = _wrapped(f"{hazard.slug}: {hazard.title}", "")
+    parts = [heading.replace(hazard.slug, _bold(hazard.slug), 1)]
     if because:
         parts.append(_wrapped(f"Found because {because}", "  "))
     parts.append(_section("What happened", hazard.meaning))

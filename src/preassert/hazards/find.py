@@ -13,6 +13,7 @@ from preassert.hazards import Hazard, Printed, get, slugs
 _PLACEHOLDERS = {"tmpN": r"tmp\w+", "SIZE": r"[\w +*]+", "1 + ks0": r"[\w +*]*ks\d+[\w +*]*", "[MIN, MAX]": r"\[.*\]"}
 _ANY_TEXT = re.compile(r"<any text\b")
 _ASSERTION = re.compile(r"[Aa]ssertion [`'‘\"]?(.*?)[`'’\"]? failed")
+_EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt): )?(?:(?:CUDA|HIP) error: )?")
 _SHORTEST = 4  # a shorter text is part of too many expressions
 
 
@@ -126,8 +127,9 @@ def _place(text: str) -> Iterator[Match]:
 
 
 def _words(text: str) -> Iterator[Match]:
-    if len(text) < _SHORTEST:
+    words = _EXCEPTION.sub("", text).rstrip(".").lower()
+    if len(words) < _SHORTEST:
         return
     for hazard in _hazards():
-        if text.lower() in f"{hazard.title} {hazard.meaning}".lower():
+        if words in f"{hazard.title} {hazard.meaning}".lower():
             yield Match(hazard.slug, "words of its explanation")

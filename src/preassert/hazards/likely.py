@@ -305,9 +305,8 @@ def _probability_target(facts: _Facts, high: Number) -> str | None:
 
 
 def _sampling(facts: _Facts) -> str | None:
-    unstable = _instability(facts)
-    if unstable:
-        return f"{unstable}; in generation also temperature 0 or a row with every token masked"
+    if _instability(facts):
+        return "the logits hold NaN or infinity: float16 overflow, temperature 0, a fully masked row or a diverged model"
     if any(value < 0 for value in facts.bad) or (facts.minimum is not None and facts.minimum < 0):
         if facts.argument in ("std", "rate", "lambda") or "poisson" in facts.about:
             return "a network output was used without making it positive (softplus or exp)"
