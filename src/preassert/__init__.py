@@ -23,6 +23,9 @@ _HOMES = {
     "flush": "preassert.guard",
     "validate_classification_targets": "preassert.contracts.plain",
     "safe_compute_loss_inputs": "preassert.contracts.plain",
+    "LabelMap": "preassert.labels",
+    "clamp_targets": "preassert.labels",
+    "mask_targets": "preassert.labels",
 }
 
 __all__ = ["__version__", *_HOMES]
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from preassert.contracts.plain import safe_compute_loss_inputs, validate_classification_targets
     from preassert.errors import InputError, MissingExtra, PreassertError, UsageError, Violation
     from preassert.guard import flush, guard, install, uninstall
+    from preassert.labels import LabelMap, clamp_targets, mask_targets
 
 
 def __getattr__(name: str) -> Any:
