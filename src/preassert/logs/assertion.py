@@ -1,0 +1,508 @@
+"""Assertions as device code prints them, in every printed form, and what the catalogue and the wheels say about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from preassert import hazards
+from preassert.logs import versions
+from preassert.logs.lines import Text
+from preassert.logs.squeeze import Squeezed
+
+Form = Literal["cuda", "rocm", "xpu", "dsa", "verbose", "fragment", "host"]
+Coordinates = tuple[int, int, int]
+
+_REACH = 1600  # characters (without blanks) that belong to one assertion on either side, full C++ signatures included
+
+_WORD = re.compile(r"[Aa]ssertion(?!s)")
+_CUDA_PLACE = re.compile(r"block:\[(\d+),(\d+),(\d+)\],?thread:\[(\d+),(\d+),(\d+)\]:?$")
+_XPU_PLACE = re.compile(r"globalid:\[(\d+),(\d+),(\d+)\],localid:\[(\d+),(\d+),(\d+)\]:?$")
+_THREAD_PLACE = re.compile(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
+_FILE = re.compile(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
+_NO_FILE = re.compile(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
+_PATH_CHARS = re.compile(r"[\w./\\+~@%=\-]")
+_PATH_START = re.compile(r"(?:\.{1,2}/|/|[A-Za-z]:[\\/]|pytorch[\\/]|aten[\\/]|torch[\\/]|c10[\\/]|~/)")
+_DEVICE_WORD = re.compile(r"[Dd]evice-side$")
+_NEARBY = re.compile(r"\.cuh?\b|\.hip\b|block:\[|thread:\[")
+_EXPRESSION_CUT = re.compile(r"block:\[|[Aa]ssertion[`'‘\"]|Traceback\(most|RuntimeError:")
+_KERNEL_NAME = re.compile(r"~?[A-Za-z_]\w*$")
+_TORCH_PATH = re.compile(
+    r"(?:^|[/\\])(?:aten|c10|ATen|THC|THCUNN|torch[/\\](?:csrc|lib)|caffe2|torch-xpu-ops|pytorch)[/\\]|[/\\](?:THC|THCUNN)[/\\]"
+)
+_OTHER_FRAMEWORK = re.compile(r"[/\\](?:paddle|tensorflow|mxnet|oneflow|mindspore|jaxlib|xla|cntk|megengine)[/\\]", re.IGNORECASE)
+_INDUCTOR = re.compile(r"torchinductor|<frozen|^unknown$|[/\\]c\w{40,}\.py|triton")
+
+# Files of torch that assert about one kind of value only: enough for an expression that is not on record
+_FILE_HAZARDS = {
+    "ClassNLLCriterion.cu": "target-out-of-range", "SpatialClassNLLCriterion.cu": "target-out-of-range",
+    "NLLLoss2d.cu": "target-out-of-range", "MultiMarginLoss.cu": "target-out-of-range", "MultiMarginCriterion.cu": "target-out-of-range",
+    "BCECriterion.cu": "probability-outside-unit-interval", "LossCTC.cu": "ctc-target-invalid",
+    "ScatterGatherKernel.cu": "gather-index-out-of-range", "THCTensorScatterGather.cu": "gather-index-out-of-range",
+    "MultinomialKernel.cu": "invalid-sampling-distribution", "MaxUnpooling.cu": "invalid-pooling-index",
+    "EmbeddingBag.cu": "embedding-index-out-of-range", "DynamicCast.h": "kernel-internal-assert", "TypeCast.h": "kernel-internal-assert",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Assertion:
+    """One printed assertion. ``first`` and ``last`` are indices of the texts it covers."""
+
+    form: Form
+    first: int
+    last: int
+    expression: str  # without blanks
+    complete: bool  # the expression ends where it was printed to end
+    path: str | None = None
+    file: str | None = None  # base name; ``.hip`` is given as the ``.cu`` it was made from
+    line: int | None = None
+    kernel: str | None = None
+    block: Coordinates | None = None
+    thread: Coordinates | None = None
+    rank: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an assertion stands for. ``hazard`` is None where it is not on record and nothing follows from its file."""
+
+    hazard: str | None
+    entries: tuple[dict[str, Any], ...]  # records of the catalogue that it can be
+    expression: str  # as the source writes it
+    exact: bool  # expression and file are on record
+
+
+# ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def find(texts: Sequence[Text]) -> list[Assertion]:
+    """Every assertion in consecutive texts, in the order of printing."""
+    squeezed = Squeezed(texts)
+    found: list[Assertion] = []
+    edge = 0  # nothing before this position belongs to the next assertion
+    for match in _WORD.finditer(squeezed.text):
+        if match.start() < edge:
+            continue
+        assertion, edge = _read(squeezed, texts, match, edge)
+        if assertion is not None:
+            found.append(assertion)
+    found.extend(_dsa(texts))
+    found.sort(key=lambda assertion: assertion.first)
+    return _without_doubles(found)
+
+
+def _read(squeezed: Squeezed, texts: Sequence[Text], word: re.Match[str], edge: int) -> tuple[Assertion | None, int]:
+    text = squeezed.text
+    left = text[max(edge, word.start() - _REACH) : word.start()]
+    base = word.start() - len(left)
+    expression, end, complete, verbose = _expression(squeezed, word)
+    place = _CUDA_PLACE.search(left[-140:])
+    form: Form
+    if place:
+        form = "verbose" if verbose else "cuda"
+        block, thread = _coordinates(place)
+        head = left[: len(left) - len(place.group())]
+    elif place := _XPU_PLACE.search(left[-140:]):
+        form = "xpu"
+        block, thread = _coordinates(place)
+        head = left[: len(left) - len(place.group())].removesuffix("AssertHandler::printMessage")
+    elif (place := _DEVICE_WORD.search(left)) and (complete or text[word.end() : word.end() + 1] in "`'‘"):
+        form = "rocm"
+        block = thread = None
+        head = left[: place.start()]
+    else:
+        return _fragment_or_host(squeezed, texts, word, left, base, expression, end, complete, verbose)
+    assertion = Assertion(form, 0, squeezed.at(max(end - 1, 0)), expression, complete, block=block, thread=thread)
+    start = _origin(assertion, squeezed, head, base)
+    assertion.first = squeezed.at(start)
+    assertion.rank = _rank(texts, assertion)
+    return assertion, end
+
+
+def _coordinates(place: re.Match[str]) -> tuple[Coordinates, Coordinates]:
+    x, y, z, i, j, k = (int(group[:9]) for group in place.groups())
+    return (x, y, z), (i, j, k)
+
+
+def _expression(squeezed: Squeezed, word: re.Match[str]) -> tuple[str, int, bool, bool]:
+    """(expression, end, complete, verbose form?) of what follows the word ``Assertion``."""
+    start = word.end()
+    text = squeezed.text[start : start + _REACH]
+    verbose = text.startswith("failed:")
+    skip = len("failed:") if verbose else 0
+    if text[skip : skip + 1] == ":":
+        skip += 1
+    body = text[skip:]
+    if verbose:
+        close = body.find("`:", 1) if body[:1] == "`" else -1
+        stop = close + 1 if close > 0 else _line_end(squeezed, start) - start - skip
+        return _unquoted(body[:stop]), start + skip + stop, close > 0, True
+    end = body.find("failed")
+    cut = _EXPRESSION_CUT.search(body)
+    if end >= 0 and (cut is None or cut.start() > end):
+        return _unquoted(body[:end]), start + skip + end + len("failed"), True, False
+    # Cut off: what is left of it stands on this line
+    stop = max(_line_end(squeezed, start) - start - skip, 0)
+    return _unquoted(body[:stop], whole=False), start + skip + stop, False, False
+
+
+def _line_end(squeezed: Squeezed, position: int) -> int:
+    return squeezed.ends(squeezed.at(position)) if position < len(squeezed.text) else len(squeezed.text)
+
+
+def _unquoted(text: str, whole: bool = True) -> str:
+    text = text.replace("“", '"').replace("”", '"')
+    if text[:1] in ("`", "'", "‘", "’", "´"):
+        text = text[1:]
+    elif whole and text[:1] == '"' == text[-1:] and text.count('"') == 2:
+        return text[1:-1]
+    if whole and text[-1:] in ("`", "'", "’", "‘", "´"):
+        text = text[:-1]
+    return text
+
+
+def _origin(assertion: Assertion, squeezed: Squeezed, head: str, base: int) -> int:
+    """Fill in path, file, line and kernel from what stands before the coordinates; gives the position where it begins."""
+    end = base + len(head)
+    own_line = squeezed.begins(squeezed.at(max(end - 1, base)))
+    match = _last_file(head, max(own_line - base, 0)) or _last_file(head, 0)
+    if match is None:
+        start = max(own_line, base)
+        name = _trailing_kernel(head[start - base :])
+        if not name and start > base and start == end:
+            # the coordinates begin a line: the kernel may end the line before
+            start = max(squeezed.begins(squeezed.at(max(end - 1, base))), base)
+        assertion.kernel = name
+        return end - len(name) - 1 if name and ":" in head[-1:] else max(own_line, base)
+    file, number = match.group(1), next(group for group in match.groups()[1:] if group)
+    kernel = head[match.end() :].rstrip(":")
+    assertion.line = int(number[:9])
+    assertion.kernel = kernel or None
+    start = base + match.start()
+    if file.startswith("<") or file == "unknown":
+        assertion.path = assertion.file = file
+        return start
+    start = _path_start(squeezed, start, base)
+    assertion.path = squeezed.text[start : base + match.end(1)]
+    name = re.split(r"[/\\]", assertion.path)[-1] or file
+    assertion.file = name.removesuffix(".hip") + ".cu" if name.endswith(".hip") else name
+    return start
+
+
+def _last_file(head: str, start: int) -> re.Match[str] | None:
+    last = None
+    for pattern in (_FILE, _NO_FILE):
+        for match in pattern.finditer(head, start):
+            if last is None or match.start() > last.start():
+                last = match
+    # A C++ signature is long, but it holds no sentence
+    if last is not None and re.search(r"failed|Error|Traceback|step|loss=|it/s", head[last.end() :]):
+        return None
+    return last
+
+
+def _path_start(squeezed: Squeezed, position: int, base: int) -> int:
+    """Walk left over the characters of a path, into the line above only where the path is visibly continued from there."""
+    text = squeezed.text
+    index = squeezed.at(position)
+    while position > base:
+        here = squeezed.begins(index)
+        while position > max(here, base) and (
+            _PATH_CHARS.match(text, position - 1) or (text[position - 1] == ":" and _is_drive(text, position - 1, here))
+        ):
+            position -= 1
+        if position > max(here, base) or position <= base or index == 0:
+            return position
+        if _PATH_START.match(text, position):
+            return position
+        above = squeezed.begins(index - 1)
+        if position == above or not re.search(r"(?:^|[\s\]>|'\"`])(?:\.{0,2}/|[A-Za-z]:[\\/])[\w./\\+~@%=\-]*$", text[above:position]):
+            return position
+        index -= 1
+    return position
+
+
+def _is_drive(text: str, colon: int, line_start: int) -> bool:
+    return colon > line_start and text[colon - 1].isalpha() and text[colon + 1 : colon + 2] in ("/", "\\")
+
+
+def _trailing_kernel(head: str) -> str | None:
+    """The kernel before the coordinates of a line that lost its file."""
+    head = head.rstrip(":")
+    for mark in ("lambda[](int)->auto::operator()(int)->auto", "lambda->auto::operator()(int)->auto", "operator()"):
+        if head.endswith(mark):
+            return mark
+    match = _KERNEL_NAME.search(head)
+    return match.group() if match else None
+
+
+def _rank(texts: Sequence[Text], assertion: Assertion) -> int | None:
+    for index in range(assertion.first, assertion.last + 1):
+        if texts[index].rank is not None:
+            return texts[index].rank
+    return None
+
+
+def _fragment_or_host(
+    squeezed: Squeezed, texts: Sequence[Text], word: re.Match[str], left: str, base: int, expression: str, end: int, complete: bool, verbose: bool
+) -> tuple[Assertion | None, int]:
+    """An assertion without whole coordinates: a piece of a device assertion, or one of the C library."""
+    thread = _THREAD_PLACE.search(left[-60:])
+    quoted = squeezed.text[word.end() : word.end() + 2].lstrip(":")[:1] in ("`", "'", "‘", "´", "’", '"') or verbose
+    index = squeezed.at(word.start())
+    near = squeezed.text[max(word.start() - 400, 0) : word.start()]
+    known = _is_on_record(expression, complete)
+    if thread or (known and (_NEARBY.search(near) or left.endswith("]"))):
+        assertion = Assertion("fragment", index, squeezed.at(max(end - 1, 0)), expression, complete)
+        if thread:
+            assertion.thread = tuple(int(group[:9]) for group in thread.groups())  # type: ignore[assignment]
+        named = None
+        for named in re.finditer(r"([\w\-]+\.(?:cuh?|hip))\b", near):
+            pass
+        if named is not None:
+            assertion.file = named.group(1).replace(".hip", ".cu")
+            assertion.path = assertion.file
+        assertion.rank = _rank(texts, assertion)
+        return assertion, end
+    if complete and quoted:
+        own = max(squeezed.begins(index) - base, 0)
+        assertion = Assertion("host", index, index, expression, True)
+        assertion.path = left[own:] or None
+        return assertion, end
+    return None, word.end()
+
+
+_DSA_FIELDS = (
+    ("expression", re.compile(r"GPU assertion failure message = (.*)")),
+    ("place", re.compile(r"File containing assertion = (.+):(\d+)\s*$")),
+    ("kernel", re.compile(r"Device function containing assertion = (\S+)")),
+    ("thread", re.compile(r"Thread ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
+    ("block", re.compile(r"Block ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
+)
+
+
+def _dsa(texts: Sequence[Text]) -> Iterator[Assertion]:
+    """The blocks that a build with TORCH_USE_CUDA_DSA puts into the exception text."""
+    current: Assertion | None = None
+    for index, text in enumerate(texts):
+        if "ssertion" not in text.text:
+            continue
+        for name, pattern in _DSA_FIELDS:
+            match = pattern.search(text.text)
+            if match is None:
+                continue
+            if name == "expression":
+                if current is not None:
+                    yield current
+                message = "".join(match.group(1).split())
+                current = Assertion("dsa", index, index, message, True, rank=text.rank)
+            elif current is not None:
+                current.last = index
+                if name == "place":
+                    current.path, current.line = match.group(1), int(match.group(2)[:9])
+                    current.file = re.split(r"[/\\]", match.group(1))[-1]
+                elif name == "kernel":
+                    current.kernel = match.group(1)
+                else:
+                    setattr(current, name, tuple(int(group[:9]) for group in match.groups()))
+    if current is not None:
+        yield current
+
+
+def _without_doubles(found: list[Assertion]) -> list[Assertion]:
+    """Drop the `[CUDA_KERNEL_ASSERT]` line that announces an ordinary one, and pieces that a whole assertion covers."""
+    ordinary = {(each.file, each.line, each.block, each.thread) for each in found if each.form == "cuda"}
+    return [
+        each for each in found if not (each.form == "verbose" and (each.file, each.line, each.block, each.thread) in ordinary)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------- meaning
+
+
+def squeeze(expression: str) -> str:
+    return "".join(expression.split())
+
+
+def bare(expression: str) -> str:
+    """Letters and digits only: equal for an expression that lost quotes, stars or angle brackets on its way."""
+    return re.sub(r"\W+", "", expression)
+
+
+@lru_cache(maxsize=1)
+def _index() -> tuple[dict[str, list[tuple[str, dict[str, Any]]]], dict[str, set[str]]]:
+    """(expression without blanks -> (slug, record); bare expression -> expressions without blanks)"""
+    exact: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    by_bare: dict[str, set[str]] = {}
+    for slug, entry in hazards.raw().items():
+        for record in entry["printed"]:
+            key = squeeze(record["expression"].replace("\\n", "").replace("\n", ""))
+            if key.startswith("<any") or "SIZE" in key or "ks0" in key:
+                continue
+            exact.setdefault(key, []).append((slug, record))
+            by_bare.setdefault(bare(key), set()).add(key)
+    return exact, by_bare
+
+
+@lru_cache(maxsize=1)
+def record_files() -> frozenset[str]:
+    """Base names of the source files that the catalogue knows."""
+    return frozenset(record["file"] for entry in hazards.raw().values() for record in entry["printed"])
+
+
+def _is_on_record(expression: str, complete: bool) -> bool:
+    exact, by_bare = _index()
+    if len(expression) < 9:
+        return False
+    if expression in exact or bare(expression) in by_bare or _spliced(expression) is not None:
+        return True
+    return not complete and len(expression) >= 12 and any(key.startswith(expression) for key in exact)
+
+
+def _spliced(expression: str) -> str | None:
+    """The expression on record that begins a longer text: another process printed into the same line."""
+    exact, _ = _index()
+    return max((key for key in exact if len(key) >= 20 and expression.startswith(key)), key=len, default=None)
+
+
+_COMPILED_INDEX = re.compile(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
+
+
+@lru_cache(maxsize=4096)
+def meaning(form: str, file: str | None, path: str | None, kernel: str | None, expression: str, complete: bool) -> Meaning:
+    """Hazard and catalogue records of an assertion (the fields of :class:`Assertion` that decide it)."""
+    exact, by_bare = _index()
+    expression = expression.replace("\\n", "")
+    compiled = _COMPILED_INDEX.match(expression) and not (file or "").endswith((".cu", ".cuh"))
+    if compiled or (not complete and expression.startswith("indexoutofbounds:0<=tmp")):
+        records = [record for record in hazards.raw()["compiled-index-out-of-range"]["printed"]]
+        return Meaning("compiled-index-out-of-range", tuple(records[:1]), _spaced(expression), True)
+    keys = {expression} if expression in exact else set(by_bare.get(bare(expression), ()) if len(bare(expression)) >= 6 else ())
+    if not keys and not complete and len(expression) >= 9:
+        keys = {key for key in exact if key.startswith(expression)}
+    if not keys and form == "fragment" and (whole := _spliced(expression)):
+        keys = {whole}
+    candidates = [pair for key in keys for pair in exact[key]]
+    chosen = _choose(candidates, file, path, kernel)
+    if chosen:
+        slugs = {slug for slug, _ in chosen}
+        if len(slugs) == 1:
+            slug = slugs.pop()
+            same_file = any(_same_file(record["file"], file) for _, record in chosen)
+            return Meaning(slug, tuple(record for _, record in chosen), chosen[0][1]["expression"], same_file)
+    return Meaning(_by_file(form, file, path, expression), (), _spaced(expression), False)
+
+
+def _choose(
+    candidates: list[tuple[str, dict[str, Any]]], file: str | None, path: str | None, kernel: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    named = [pair for pair in candidates if _has_kernel(pair[1], kernel)]
+    if file is not None:
+        here = [pair for pair in candidates if _same_file(pair[1]["file"], file)]
+        if here:
+            return [pair for pair in here if pair in named] or here
+        if named and kernel not in ("operator()", "unknown"):
+            return named
+        if path is not None and _OTHER_FRAMEWORK.search(path):
+            return []
+        # The same text from a file that is not on record: a moved file of torch, or somebody's copy of the check
+        return [pair for pair in candidates if len(squeeze(pair[1]["expression"])) >= 14]
+    if named and kernel not in ("operator()", "unknown"):
+        return named
+    return [pair for pair in candidates if len(squeeze(pair[1]["expression"])) >= 9 and not _has_any_name(pair[1], kernel)]
+
+
+def _has_any_name(record: dict[str, Any], kernel: str | None) -> bool:
+    """The line names a kernel, and the record is about other, named kernels only."""
+    if kernel is None or not kernel[:1].isalpha():
+        return False
+    return False if "operator()" in kernel or "lambda" in kernel else not _has_kernel(record, kernel) and len(record["expression"]) < 16
+
+
+def _same_file(recorded: str, file: str | None) -> bool:
+    return file is not None and (recorded == file or (recorded.startswith(("gen_", "c<")) and _like(recorded, file)))
+
+
+def _like(pattern: str, name: str) -> bool:
+    import fnmatch
+
+    pattern = pattern.split(" ")[0]
+    return fnmatch.fnmatchcase(name, pattern.replace("c<hash>", "c*"))
+
+
+def _has_kernel(record: dict[str, Any], kernel: str | None) -> bool:
+    if kernel is None:
+        return False
+    bare_name = kernel_name(kernel)
+    return any(bare_name == name or (bare_name.endswith(name) and len(name) > 12) for name in record["kernels"])
+
+
+@lru_cache(maxsize=1024)
+def kernel_name(kernel: str) -> str:
+    """The function of a full C++ signature: ``voidf(T*,int)[withT=float]`` gives ``f``."""
+    kernel = kernel.split("[with")[0]
+    if "operator()" in kernel:
+        return "operator()"
+    head = kernel.split("(")[0].split("<")[0]
+    if head.startswith("lambda") or kernel.startswith("lambda"):
+        return "operator()"
+    head = head.split("::")[-1]
+    return re.sub(r"^(?:staticvoid|void|inline|__global__void)(?=\w)", "", head)
+
+
+def _by_file(form: str, file: str | None, path: str | None, expression: str) -> str | None:
+    """The hazard of an expression that is not on record, where the file says enough; None where it does not."""
+    text = expression.lower()
+    if path is not None and _OTHER_FRAMEWORK.search(path):
+        return None
+    if file is not None and _INDUCTOR.search(path or file):
+        return "user-device-assert"
+    if file == "TensorCompare.cu":
+        return "user-device-assert"
+    if file in _FILE_HAZARDS:
+        return _FILE_HAZARDS[file]
+    torch_file = (file in record_files()) or bool(path and _TORCH_PATH.search(path))
+    if torch_file:
+        if "n_classes" in text or "num_classes" in text:
+            return "target-out-of-range"
+        if "indexoutofbounds" in text or "indexoutofrange" in text:
+            return "index-out-of-range"
+        return None
+    if file is not None and form in ("cuda", "rocm", "xpu", "dsa", "verbose"):
+        return "user-device-assert"
+    if file is None and form == "cuda" and complete_words(expression):
+        return "user-device-assert"
+    return None
+
+
+def complete_words(expression: str) -> bool:
+    return len(expression) > 0
+
+
+def _spaced(expression: str) -> str:
+    """An expression with blanks around its operators again, for people."""
+    text = re.sub(r"(?<![<>=!\-])(<=|>=|==|!=|&&|\|\||<|>)(?![=>])", r" \1 ", expression)
+    text = text.replace("indexoutofbounds", "index out of bounds").replace(":0 <=", ": 0 <=")
+    return re.sub(r"(?<=\w)\+(?=\w)", " + ", text).strip()
+
+
+def printed_by(assertion: Assertion, records: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Releases of torch whose wheels print this file, line and expression; empty where they are not on record."""
+    if assertion.file is None or assertion.line is None or not records:
+        return ()
+    return versions.releases(assertion.file, assertion.line, {squeeze(record["expression"]) for record in records})
+
+
+def kernels_of(assertion: Assertion, records: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """The kernels that print it: as printed, else (Windows) from file and line, else those of the catalogue."""
+    if assertion.kernel and kernel_name(assertion.kernel) != "operator()":
+        return (kernel_name(assertion.kernel),)
+    if assertion.file is not None and assertion.line is not None and records:
+        known = versions.kernels(assertion.file, assertion.line, {squeeze(record["expression"]) for record in records})
+        if known:
+            return known
+    return tuple(dict.fromkeys(name for record in records for name in record["kernels"]))

@@ -1,0 +1,263 @@
+"""What else says that something failed: exceptions, status codes, driver messages. One pass over the texts, no verdict yet.
+
+The words of an error are not an error: the same sentence stands in documentation, commit messages, tests and source code.
+What decides is where in its line the sentence stands and what follows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from preassert import hazards
+from preassert.logs.lines import Text
+
+Kind = Literal["device", "host", "foreign"]
+
+UNLOCATED = "device-assert-unlocated"
+
+_INTERESTING = re.compile(
+    r"rror|ssert|xception|STATUS_|Status|Xid|atchdog|emory|fault|FAIL|failed|Killed|SIGKILL|SIGSEGV|dumped|terminate|panic|fallen off"
+    r"|out of bounds|out of range|not compatible|too old|Out of bounds|NCCL|nccl|ECC|gloo|status=1|exit code|exitcode|exited with"
+    r"|is out |CRITICAL|FATAL|Traceback|nsupported"
+)
+
+# Words of the catalogue's device hazards: the GPU (or its runtime) reports them; all others are raised on the host
+_DEVICE_SLUGS = (
+    "illegal-memory-access", "out-of-memory", "blas-or-dnn-failure", "communication-failure", "unsupported-device-code", "hardware-fault",
+)  # fmt: skip
+
+# Wordings beyond the catalogue's: runtimes of other vendors, old releases, tools
+_MORE: tuple[tuple[str, str], ...] = (
+    (UNLOCATED, r"[Dd]evice-side assert(?:ion)? (?:was )?triggered|CUDA_ERROR_ASSERT\b|\bcudaErrorAssert\b|\bhipErrorAssert\b"),
+    (UNLOCATED, r"\berror(?: code)?[ =:]*(?:\()?(?:59|710)\b(?!\.)(?=\D*assert)|CUDA error[ :(]*710\b"),
+    (UNLOCATED, r"HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception"),
+    ("illegal-memory-access", r"\bcudaErrorIllegalAddress\b|\bhipErrorIllegalAddress\b|\bcudaErrorLaunchFailure\b|hipErrorLaunchFailure\b"),
+    ("illegal-memory-access", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|NVRM: Xid \([^)]*\): (?:13|31)\b"),
+    ("illegal-memory-access", r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal"),
+    ("illegal-memory-access", r"\bmisaligned address\b"),
+    ("out-of-memory", r"\btorch(?:\.cuda)?\.OutOfMemoryError\b|\bOutOfMemoryError: (?:CUDA|HIP|XPU|Tried)|cudaErrorMemoryAllocation|XPU out of memory"),
+    ("unsupported-device-code", r"device kernel image is invalid|no CUDA-capable device is detected|cudaErrorNoKernelImageForDevice"),
+    ("unsupported-device-code", r"forward compatibility was attempted on non supported HW|cudaErrorUnsupportedPtxVersion|named symbol not found"),
+    ("hardware-fault", r"GPU is lost|Unable to determine the device handle for GPU|cudaErrorECCUncorrectable|NVRM: Xid \([^)]*\): (?:61|62|92)\b"),
+    ("blas-or-dnn-failure", r"\bcuDNN error: |\bcublas runtime error\b|\bMIOPEN(?:_| )STATUS_\w+|rocblas_status_(?!success)\w+"),
+    ("communication-failure", r"ProcessGroupNCCL\S* .{0,200}(?:taking the entire process down|Timeout at NCCL work)|\bncclInvalidUsage\b"),
+    ("communication-failure", r"\bDistBackendError\b|DistNetworkError|DistStoreError|Socket Timeout|\bRCCL error\b|Some NCCL operations have failed or timed out"),
+    ("index-out-of-range", r"AcceleratorError: index -?\d+ is out of bounds|\bindex -?\d+ is out of bounds: \d+, range 0 to \d+"),
+)
+
+_NOT_TORCH = re.compile(
+    r"for axis \d|positional indexer|(?:list|tuple|string|range object|pop) index out of range|tensorflow|jaxlib|\bpaddle\b|keras|mxnet", re.IGNORECASE
+)
+
+# Where a failure stands in its line
+_CLASS = re.compile(r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?")
+_LABEL = re.compile(
+    r"(?:[Ee]rror|ERROR|[Ff]ail(?:ed|ure)?|FAIL(?:ED|URE)?|[Cc]aught|[Ee]xception|EXCEPTION|what\(\)|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]rrors|[Cc]rash(?:ed)?"
+    r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+)"
+    r"(?: (?:in|at|on|for|during|while|with) [^:]{1,80})?['\"]?\s{0,4}[:=>\-]{1,3}\s{0,4}[\[(]?['\"(]{0,2}$"
+)
+_DEVICE_LABEL = re.compile(
+    r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure|ERROR)?(?: ?[\[(][\w ]{0,12}[\])])?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
+    r"|Triton Error \[\w+\]: |(?:\w+Error|\w+) ?: ?(?=$)|Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?|\w+ failed to synchronize: |cuda\w+: |failed with )$"
+)
+_AFTER = re.compile(
+    r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging|Exception raised|- |-?\d|when calling|on device|\[|Device-side"
+    r"|[A-Z][a-z]+ |to |of |,|:|from |/|\|)"
+)
+_PROSE_AFTER = re.compile(
+    r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may|might|does|page|will|by)\b"
+)
+_MENTION = re.compile(
+    r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:|TODO\b|NOTE\b)"
+)
+_TEST_STATUS = re.compile(r"\b(?:PASSED|SKIPPED|XFAIL|XPASS|DESELECTED)\b|\.\.\. ?(?:ok|skipped|expected failure)|^\s*(?:ok|not ok) \d+ |::test_\w+|^test_\w+ ")
+_CODE = re.compile(
+    r"^\s*(?:\d+[:\-|]\s*)?(?:(?:\S+\.(?:py|cu|cuh|cpp|md|rst|h|txt):\d+[:\-]).*|\+ |- |@@|raise\b|if\b|elif\b|except\b|with\b|return\b|def\b|print\(|assert\b|logger?\.|logging\.|E?\s*match=|self\.assert|pytest\.raises|"
+    r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
+)
+_PYTEST_ERROR = re.compile(r"^E {2,}")
+HINT = re.compile(
+    r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
+    r"|Device-side assertions were explicitly omitted|Search for `cuda|XPU kernel errors"
+)
+
+# Failures that are none of ours, only told to say "unknown" and not "clean"
+_FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^\s*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
+    (re.compile(r"(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
+    (re.compile(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
+    (re.compile(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
+    (re.compile(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
+    (re.compile(r"\S:\d+(?::\d+)?: (?:fatal )?error: |\(\d+\): error|^ninja: build stopped|\bcompilation terminated|^make(?:\[\d+\])?: \*\*\*|^ld: |collect2: error|nvcc fatal|FAILED: \S+\.(?:o|so)"), "build"),
+    (re.compile(r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: |Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"), "cuda"),
+    (re.compile(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
+    (re.compile(r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"), "exit"),
+    (re.compile(r"Traceback \(most recent call last\)"), "traceback"),
+    (re.compile(r"^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR"), "crash"),
+)
+_FOREIGN_LEVELS = ("ERROR", "CRITICAL", "FATAL", "SEVERE")
+_HARMLESS_CLASS = re.compile(r"Warning$|^(?:No|Zero)$")
+
+
+@dataclass(slots=True)
+class Failure:
+    """One text that says something failed. ``hazard`` is None for failures outside the catalogue."""
+
+    index: int  # of the text
+    kind: Kind
+    hazard: str | None
+    strong: bool
+    text: str
+    pattern: str = ""
+    operators: tuple[str, ...] = ()
+    argument: str | None = None
+    what: str = ""  # foreign: its kind in a word
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    slug: str
+    kind: Kind
+    pattern: str
+    literals: tuple[str, ...]  # one of them must occur; empty if none can be told
+    operators: tuple[str, ...]
+    argument: str | None
+
+
+def required_literals(pattern: str) -> tuple[str, ...]:
+    """Texts of which one occurs in whatever ``pattern`` matches: the longest plain run of each alternative; () if one has none."""
+    found = []
+    for alternative in _alternatives(pattern):
+        plain = re.sub(r"\((?:\?[:=!<]*)?(?:[^()]|\([^()]*\))*\)[?*+]?(?:\{[^}]*\})?|\[(?:\\.|[^\]\\])*\][?*+]?(?:\{[^}]*\})?", "\0", alternative)
+        plain = re.sub(r"\\[dwsDWSbB][?*+]?(?:\{[^}]*\})?|\.[*+?](?:\{[^}]*\})?|\.\{[^}]*\}|.[?*](?![^\\])|[\^$]", "\0", plain)
+        plain = re.sub(r".[?*]|(?<!\\)\.", "\0", plain)
+        plain = re.sub(r"\\(.)", r"\1", plain)
+        runs = [run for run in plain.replace("+", "\0").split("\0") if len(run) >= 3]
+        if not runs:
+            return ()
+        found.append(max(runs, key=len))
+    return tuple(found)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    parts, depth, start, index = [], 0, 0, 0
+    in_class = False
+    while index < len(pattern):
+        character = pattern[index]
+        if character == "\\":
+            index += 1
+        elif in_class:
+            in_class = character != "]"
+        elif character == "[":
+            in_class = True
+        elif character == "(":
+            depth += 1
+        elif character == ")":
+            depth -= 1
+        elif character == "|" and depth == 0:
+            parts.append(pattern[start:index])
+            start = index + 1
+        index += 1
+    return [*parts, pattern[start:]]
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[_Rule, ...]:
+    rules = [
+        _Rule(slug, "device", pattern, required_literals(pattern), (), None) for slug, pattern in _MORE if slug in (UNLOCATED, *_DEVICE_SLUGS)
+    ]
+    for slug, entry in hazards.raw().items():
+        kind: Kind = "device" if slug in _DEVICE_SLUGS else "host"
+        for record in entry["host"]:
+            pattern = record["pattern"]
+            rules.append(_Rule(slug, kind, pattern, required_literals(pattern), tuple(record["operators"]), record["argument"]))
+    rules.extend(_Rule(slug, "host", pattern, required_literals(pattern), (), None) for slug, pattern in _MORE if slug == "index-out-of-range")
+    return tuple(rules)
+
+
+@lru_cache(maxsize=None)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def find(texts: Sequence[Text]) -> list[Failure]:
+    """The failures of consecutive texts in the order of printing."""
+    return [failure for index, text in enumerate(texts) if _INTERESTING.search(text.text) or text.level in _FOREIGN_LEVELS for failure in _of(texts, index)]
+
+
+def _of(texts: Sequence[Text], index: int) -> Iterator[Failure]:
+    text = texts[index]
+    line = text.text[:8192]
+    if _TEST_STATUS.search(line):
+        return
+    found = False
+    for rule in _rules():
+        if rule.literals and not any(literal in line for literal in rule.literals):
+            continue
+        match = _compiled(rule.pattern).search(line)
+        if match is None or (rule.kind == "host" and _NOT_TORCH.search(line)):
+            continue
+        strength = _strength(line, match.start(), match.end(), rule.kind)
+        if strength == 0:
+            continue
+        found = True
+        yield Failure(index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank)
+    if found or HINT.search(line) and not line.lstrip().startswith(("RuntimeError", "CUDA error", "torch.")):
+        return
+    for pattern, what in _FOREIGN:
+        match = pattern.search(line)
+        if match is None or _MENTION.match(line) or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1])):
+            continue
+        if what in ("cuda", "build", "killed", "assertion") and _CODE.match(line) and what != "build":
+            continue
+        yield Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
+        return
+    if text.level in _FOREIGN_LEVELS:
+        yield Failure(index, "foreign", None, False, line, what="level", rank=text.rank)
+
+
+def _strength(line: str, start: int, end: int, kind: Kind) -> int:
+    """2: a failure is reported here; 1: perhaps, if something else agrees; 0: it is only mentioned."""
+    before, after = line[:start], line[end:]
+    if _CODE.match(line) and not _CLASS.search(before[-160:]) and re.search(r"['\"`#]|//|\(", before):
+        return 0
+    mention = bool(_MENTION.match(line))
+    prose = bool(_PROSE_AFTER.match(after))
+    if kind == "host":
+        return _host_strength(before, mention, prose)
+    head = before
+    for _ in range(3):
+        label = _DEVICE_LABEL.search(head[-120:])
+        if label is None or not label.group():
+            break
+        head = head[: len(head) - len(label.group())]
+    head = head.rstrip()
+    if prose:
+        return 0 if mention else 1
+    if not _AFTER.match(after):
+        return 0 if mention else 1
+    opened = not head or head.endswith((":", "]", "│", "|", ">", "-", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ","))
+    named = bool(_CLASS.search(before[-200:]) or _LABEL.search(before[-200:]) or _LABEL.search(head[-200:] + ": "))
+    if _PYTEST_ERROR.match(line):
+        return 2
+    if mention and not named:
+        return 0
+    if named or (opened and not mention):
+        return 2
+    return 1
+
+
+def _host_strength(before: str, mention: bool, prose: bool) -> int:
+    if prose or mention:
+        return 0 if mention and not _CLASS.search(before) else 1
+    stripped = before.strip()
+    if not stripped or _CLASS.search(before[-200:]) or re.search(r"(?:Error|Exception)['\"(:\s]{1,4}$", before):
+        return 2
+    if _LABEL.search(before[-200:]) or re.search(r"\w+\(\)(?:: |\.)?\s*$", stripped) or re.search(r"\bE {2,}", before):
+        return 2
+    return 1

@@ -1,0 +1,35 @@
+"""Text without white space, with the way back to the lines.
+
+Terminals and forums break an assertion anywhere, even inside a word, and pad or lose blanks. Without white space every
+wrap of a line is the same text, so one grammar reads them all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from preassert.logs.lines import Text
+
+
+class Squeezed:
+    """The texts of one passage in one string; ``at`` gives the index of the text that a position belongs to."""
+
+    def __init__(self, texts: Sequence[Text]) -> None:
+        pieces = ["".join(text.text.split()) for text in texts]
+        self.text = "".join(pieces)
+        self.starts: list[int] = []
+        position = 0
+        for piece in pieces:
+            self.starts.append(position)
+            position += len(piece)
+
+    def at(self, position: int) -> int:
+        """Index of the text that holds ``position`` (of the last one that begins there, where several are empty)."""
+        return max(bisect_right(self.starts, position) - 1, 0)
+
+    def begins(self, index: int) -> int:
+        return self.starts[index]
+
+    def ends(self, index: int) -> int:
+        return self.starts[index + 1] if index + 1 < len(self.starts) else len(self.text)
