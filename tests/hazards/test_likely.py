@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from preassert import hazards
 from preassert.hazards.likely import likely
@@ -42,7 +44,10 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     "only C beside ignored": (target(-100, 5, 5, distinct=[5]), "labels start at 1, or num_classes is one too small"),
     "C and C+1": (target(0, 6, 5, distinct=[5, 6]), "gaps"),
     "C inferred but more is known": (target(0, 6, 5, distinct=[5]), "gaps"),
-    "void": (target(0, 255, 21, distinct=[255]), "255 is the border or void value of a mask; pass ignore_index=255"),
+    "void": (
+        target(0, 255, 21, distinct=[255]),
+        "255 is the border or void value of a mask (or -1 stored as uint8); pass ignore_index=255",
+    ),
     "void, maximum alone": (target(0, 255, 21), "pass ignore_index=255"),
     "white foreground": (target(0, 255, 2, distinct=[255]), "foreground as 255"),
     "255 among others": (target(0, 255, 21, distinct=[254, 255], count=2, total=100), "a few labels do not belong"),
@@ -56,11 +61,13 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     "coco": (target(1, 90, 80, distinct=[80, 81, 90]), "COCO category ids"),
     "other gaps": (target(0, 9, 6, distinct=[6, 9]), "gaps"),
     "far off, most": (target(0, 900, 5, distinct=[7, 900], count=90, total=100), "another column was read"),
+    "far off, seen in the maximum": (target(0, 900, 5, distinct=[5, 6], count=9, total=100), "a few labels do not belong"),
     "far off, few": (target(0, 900, 5, distinct=[900], count=1, total=100), "a few labels do not belong"),
     "int8": (target(-128, 100, 200, distinct=[-128, -56]), "wrapped round in an int8"),
     "not int8": (target(-3, 4, 5, distinct=[-3, -2]), "negative values mark missing labels"),
     "NaN cast": (target(-(2**63), 3, 5), "a NaN or infinity was cast to an integer earlier"),
     "NaN cast to int32": (target(-(2**31), 3, 5), "a NaN or infinity was cast to an integer earlier"),
+    "-1 as uint16": (ids(0, 65535, 50257, distinct=[65535]), "65535 is -1 stored as uint16"),
     "garbage": (target(0, 94208313472123, 5), "never set"),
     "too low and too high": (target(-7, 9, 5, distinct=[-7, 9]), None),
     "multilabel": (case(TARGET, -1, 5, valid=(-1, 4), argument="target"), "labels start at 1, or num_classes"),
@@ -75,6 +82,9 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
         ids(0, 514, 512, parameter="bert.embeddings.position_embeddings"),
         "longer than the table of 512 positions",
     ),
+    "positions by a short name": (ids(0, 64, 64, parameter="decoder.pos"), "longer than the table of 64 positions"),
+    "no position table": (ids(0, 64, 64, parameter="positional_encoder.token"), "a token was added"),
+    "token table": (ids(0, 64, 64, parameter="encoder.embeddings.token"), "a token was added"),
     "gpt positions": (ids(0, 1024, 1024, parameter="transformer.wpe"), "longer than the table of 1024 positions"),
     "token types": (
         ids(0, 1, 1, parameter="roberta.embeddings.token_type_embeddings"),
@@ -101,7 +111,8 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     # probabilities
     "logits": (case(PROBABILITY, -3.0, 4.5, valid=(0, 1), argument="self"), "logits without a sigmoid; use BCEWithLogitsLoss"),
     "NaN": (case(PROBABILITY, 0.1, 0.9, valid=(0, 1), argument="self", distinct=[NAN]), "NaN from an earlier step"),
-    "all NaN": (case(PROBABILITY, None, None, valid=(0, 1), argument="self"), "NaN from an earlier step"),
+    "all NaN": (case(PROBABILITY, None, None, valid=(0, 1), argument="self", distinct=[NAN]), "NaN from an earlier step"),
+    "extremes not known": (case(SAMPLING, None, None, valid=(0, None), argument="self"), None),
     "NaN extreme": (case(PROBABILITY, NAN, NAN, valid=(0, 1), argument="self"), "NaN from an earlier step"),
     "infinity": (case(PROBABILITY, 0.0, INF, valid=(0, 1), argument="self"), "infinity from an earlier step"),
     "rounding": (case(PROBABILITY, 0.0, 1.0000001, valid=(0, 1), argument="self"), "rounding"),
@@ -113,8 +124,13 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
         "class ids were given",
     ),
     "target not scaled": (case(PROBABILITY, 0.0, 1.7, valid=(0, 1), argument="target"), "not scaled"),
+    "the sample misses the farthest": (
+        case(PROBABILITY, 0.0, 3.5, valid=(0, 1), distinct=[1.0000001]),
+        "logits without a sigmoid",
+    ),
+    "probabilities not known": (case(PROBABILITY, None, None, valid=(0, 1)), None),
     # sampling
-    "sampling from NaN": (case(SAMPLING, None, None, valid=(0, None), argument="self"), "temperature 0"),
+    "sampling from NaN": (case(SAMPLING, None, None, valid=(0, None), argument="self", distinct=[NAN]), "temperature 0"),
     "sampling from logits": (case(SAMPLING, -2.0, 3.0, valid=(0, None), argument="self"), "apply softmax first"),
     "poisson": (case(SAMPLING, -2.0, 3.0, valid=(0, None), argument="self", call="torch.poisson"), "softplus"),
     "zero row": (case(SAMPLING, 0.0, 1.0, valid=(0, None), argument="self"), "a row sums to zero"),
@@ -151,12 +167,35 @@ def test_likely(given: tuple[str, dict[str, Any]], says: str | None) -> None:
 
 
 def test_sentences_fit_the_report() -> None:
-    for hazard, numbers in (given for given, _ in STORIES.values()):
+    for (hazard, numbers), _ in STORIES.values():
         sentence = likely(hazard, **numbers)
         if sentence is not None:
             assert not sentence.endswith(".")
             assert "\n" not in sentence
             assert len(sentence) < 140
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.floats())
+KNOWN = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.floats())
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    hazard=st.sampled_from(hazards.slugs()),
+    argument=st.sampled_from([None, "target", "self", "indices", "offsets", "source", "q", "blank", "std"]),
+    count=st.integers(0, 5),
+    total=st.integers(0, 5),
+    minimum=NUMBERS,
+    maximum=NUMBERS,
+    lowest=NUMBERS,
+    highest=NUMBERS,
+    legal=st.lists(KNOWN, max_size=2),
+    distinct=st.lists(KNOWN, max_size=4),
+    parameter=st.sampled_from([None, "a.position_embeddings", "table", ""]),
+)
+def test_any_numbers_are_answered(hazard: str, **numbers: Any) -> None:
+    sentence = likely(hazard, **numbers)
+    assert sentence is None or sentence
 
 
 def test_hazards_with_rules_exist() -> None:

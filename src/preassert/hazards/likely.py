@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,10 @@ Number = int | float
 _MANY = 3  # so many ids in a row past the end look like positions, fewer like added tokens
 _ROUNDING = 1e-3  # a probability so close to the interval was once inside it
 _CAST_OF_NAN = {-(2**63), -(2**31)}  # what a NaN or an infinity becomes when it is cast to int64 or int32
+_UNSIGNED_MINUS_ONE = {2**16 - 1: "uint16", 2**32 - 1: "uint32"}
 _GARBAGE = 2**40  # no table has so many rows
+_POSITIONS = {"pos", "position", "positions", "positional", "wpe"}  # words in the names of position tables
+_SEGMENTS = {"segment", "segments", "tokentype"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class _Facts:
     has_nan: bool
     size: int | None  # number of classes, rows or elements of the dimension
     share: float  # of the elements that offend
-    about: str  # call and parameter, lower case
+    call: str  # lower case
+    table: frozenset[str]  # words of the name of the table that is indexed, lower case
 
     @property
     def above(self) -> bool:
@@ -35,6 +40,11 @@ class _Facts:
     @property
     def below(self) -> bool:
         return self.lowest is not None and any(value < self.lowest for value in self.bad)
+
+    @property
+    def reach(self) -> set[Number]:
+        """Offending values and extremes: the known values may be a sample that misses the farthest."""
+        return {value for value in (*self.bad, self.minimum, self.maximum) if value is not None}
 
     def only(self, value: Number) -> bool:
         """Is ``value`` the one offending value, as far as the extremes tell?"""
@@ -93,7 +103,8 @@ def likely(
             has_nan=any(_is_nan(value) for value in distinct) or _is_nan(minimum) or _is_nan(maximum),
             size=num_classes if num_classes is not None else _size(lowest, highest),
             share=count / max(total, 1),
-            about=f"{call or ''} {parameter or ''}".lower(),
+            call=(call or "").lower(),
+            table=frozenset(re.split(r"[\W_\d]+", (parameter or "").rpartition(".")[2].lower())),
         )
     )
 
@@ -136,6 +147,9 @@ def _garbage(facts: _Facts) -> str | None:
     """Integers that no one wrote on purpose."""
     if facts.bad & _CAST_OF_NAN:
         return "a NaN or infinity was cast to an integer earlier"
+    for value, dtype in _UNSIGNED_MINUS_ONE.items():
+        if facts.only(value):
+            return f"{value} is -1 stored as {dtype}"
     if any(abs(value) >= _GARBAGE for value in facts.bad):
         return "the values were never set (torch.empty), or the bytes of another dtype were read as integers"
     return None
@@ -155,7 +169,7 @@ def _marker(facts: _Facts) -> str | None:
     if facts.only(255):
         if facts.size == 2:
             return "the mask stores its foreground as 255 (map 255 to 1), or 255 is its void value (pass ignore_index=255)"
-        return "255 is the border or void value of a mask; pass ignore_index=255"
+        return "255 is the border or void value of a mask (or -1 stored as uint8); pass ignore_index=255"
     return None
 
 
@@ -173,7 +187,7 @@ def _too_high_label(facts: _Facts) -> str | None:
         return "labels start at 1; subtract 1, or let preassert remap make them 0..K-1"
     if facts.only(facts.size):
         return "labels start at 1, or num_classes is one too small"
-    top = max(facts.bad)
+    top = max(facts.reach)
     if facts.size in (80, 81) and top <= 90:
         return "COCO category ids have gaps and run to 90; map them to 0..79, for example with preassert remap"
     if top < 2 * facts.size:
@@ -215,9 +229,9 @@ def _negative_id(facts: _Facts) -> str | None:
 def _too_high_id(facts: _Facts) -> str | None:
     if not facts.above or facts.below or facts.size is None:
         return None
-    if "token_type" in facts.about or "segment" in facts.about:
+    if facts.table & _SEGMENTS or {"token", "type"} <= facts.table:
         return f"token_type_ids go past the {_plural(facts.size, 'token type')} of this model"
-    if any(word in facts.about for word in ("position", "wpe", "pos_emb", "pos_embed")):
+    if facts.table & _POSITIONS:
         return f"the sequence is longer than the table of {facts.size} positions; truncate to it"
     if facts.one_based():
         return "ids start at 1, or num_embeddings is one too small (an added token, or the padding id)"
@@ -273,7 +287,7 @@ def _negative_index(facts: _Facts) -> str | None:
 
 
 def _instability(facts: _Facts) -> str | None:
-    if facts.has_nan or (facts.minimum is None and facts.maximum is None and not facts.bad):
+    if facts.has_nan:
         return "NaN from an earlier step: a learning rate too high, log(0), 0/0, float16 overflow or a NaN in the input data"
     if any(math.isinf(value) for value in (*facts.bad, facts.minimum or 0, facts.maximum or 0)):
         return "infinity from an earlier step: an overflow (float16 above 65504), a division by zero or exp of a large number"
@@ -284,7 +298,9 @@ def _probability(facts: _Facts) -> str | None:
     unstable = _instability(facts)
     if unstable:
         return unstable
-    low, high = min(facts.bad, default=0), max(facts.bad, default=0)
+    if not facts.bad:
+        return None
+    low, high = min(facts.reach), max(facts.reach)
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return "rounding pushed the values just outside; clamp them to [0, 1]"
     if facts.argument == "target":
@@ -308,7 +324,7 @@ def _sampling(facts: _Facts) -> str | None:
     if _instability(facts):
         return "the logits hold NaN or infinity: float16 overflow, temperature 0, a fully masked row or a diverged model"
     if any(value < 0 for value in facts.bad) or (facts.minimum is not None and facts.minimum < 0):
-        if facts.argument in ("std", "rate", "lambda") or "poisson" in facts.about:
+        if facts.argument in ("std", "rate", "lambda") or "poisson" in facts.call:
             return "a network output was used without making it positive (softplus or exp)"
         return "logits were given where probabilities are needed; apply softmax first"
     if facts.minimum is not None and facts.minimum >= 0:
