@@ -13,7 +13,7 @@ from typing import Any
 
 from preassert import hazards
 from preassert.errors import UsageError
-from preassert.hazards import Hazard
+from preassert.hazards import Hazard, Printed
 from preassert.hazards.find import Match, find
 from preassert.report.text import clean_line
 
@@ -121,17 +121,29 @@ def _explained(hazard: Hazard, because: str | None) -> str:
     if hazard.not_this:
         parts.append(_section("What it is not", hazard.not_this))
     if hazard.printed:
-        parts.append(
-            _listed(
-                "Printed on the GPU as",
-                dict.fromkeys(f"{record.file}: {record.expression or '(no text)'}" for record in hazard.printed),
-            )
-        )
+        parts.append(_listed("Printed on the GPU as", _assertions(hazard)))
     if hazard.host:
         parts.append(_listed("Printed by the host as", [message.example.strip() for message in hazard.host]))
     since = f"since torch {hazard.since}" + (f", until {hazard.until}" if hazard.until else "")
     parts.append(_section("Sources", f"({since})", *hazard.sources))
     return "\n\n".join(parts)
+
+
+def _assertions(hazard: Hazard) -> list[str]:
+    """``expression (files)``, one line each; operators of torch, CUDA and many files first."""
+    records: dict[str, list[Printed]] = {}
+    for record in hazard.printed:
+        records.setdefault(record.expression or "(no text)", []).append(record)
+
+    def rank(expression: str) -> tuple[bool, bool, int]:
+        same = records[expression]
+        cuda = any(record.file.endswith((".cu", ".cuh", ".h")) for record in same)
+        return not any(record.operators for record in same), not cuda, -len(same)
+
+    return [
+        f"{expression} ({', '.join(dict.fromkeys(record.file for record in records[expression]))})"
+        for expression in sorted(records, key=rank)
+    ]
 
 
 def _section(heading: str, *paragraphs: str) -> str:
