@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -130,15 +131,15 @@ def _explained(hazard: Hazard, because: str | None) -> str:
 
 
 def _assertions(hazard: Hazard) -> list[str]:
-    """``expression (files)``, one line each; operators of torch, CUDA and many files first."""
+    """``expression (files)``, one line each; those of torch's operators that most releases print first."""
     records: dict[str, list[Printed]] = {}
     for record in hazard.printed:
         records.setdefault(record.expression or "(no text)", []).append(record)
 
-    def rank(expression: str) -> tuple[bool, bool, int]:
+    def rank(expression: str) -> tuple[bool, int]:
         same = records[expression]
-        cuda = any(record.file.endswith((".cu", ".cuh", ".h")) for record in same)
-        return not any(record.operators for record in same), not cuda, -len(same)
+        releases = (re.search(r"(\d+) of \d+ sampled wheels", record.versions) for record in same)
+        return not any(record.operators for record in same), -sum(int(found.group(1)) for found in releases if found)
 
     return [
         f"{expression} ({', '.join(dict.fromkeys(record.file for record in records[expression]))})"
