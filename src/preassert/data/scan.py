@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from preassert.data import formats
+from preassert.data.formats import hf
 from preassert.data.formats.base import Reader
-from preassert.data.rules import Report, Rule
+from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.source import Source, expand, is_remote, reading, source, walk
 from preassert.data.tally import Tally
 from preassert.data.wording import findings_of, note, summarise, unreadable
 from preassert.errors import InputError, UsageError
+from preassert.model import Finding, Where
 
 __all__ = ["Options", "Report", "Rule", "check_paths"]
 
@@ -78,7 +80,7 @@ def check_paths(paths: Sequence[str], rules: Sequence[Rule], options: Options | 
         UsageError: nothing matches a path, or no readable file has a column that a rule (not optional) asks for.
         MissingExtra: a library that the format needs is not installed.
     """
-    scan = _Scan(rules, options or Options())
+    scan = Scan(rules, options or Options())
     for path in paths:
         for target in expand(path):
             if not is_remote(target) and os.path.isdir(target):
@@ -88,8 +90,8 @@ def check_paths(paths: Sequence[str], rules: Sequence[Rule], options: Options | 
     return scan.finish()
 
 
-class _Scan:
-    """The state of one call: findings so far, and tallies for each column over all files."""
+class Scan:
+    """The state of one check: findings so far, and tallies for each column over all files."""
 
     def __init__(self, rules: Sequence[Rule], options: Options) -> None:
         self.rules = rules
@@ -101,6 +103,10 @@ class _Scan:
         self.last_file = ""
 
     def folder(self, path: str) -> None:
+        """Check the shards below a folder, or the data set that `datasets` saved there."""
+        if hf.is_dataset(path):
+            self._saved_dataset(path)
+            return
         listed = walk(path)
         for loop in listed.loops:
             self.report.findings.append(
@@ -117,6 +123,20 @@ class _Scan:
             self.report.scanned["files_passed_over"] = self.report.scanned.get("files_passed_over", 0) + skipped
         for file in chosen:
             self.file(file)
+
+    def _saved_dataset(self, path: str) -> None:
+        first: dict[str, hf.Shard] = {}
+        told: set[tuple[str, str]] = set()
+        try:
+            for shard in hf.shards(path):
+                self.file(shard.file, shard.class_names)
+                for column, names in shard.class_names.items():
+                    other = first.setdefault(column, shard)
+                    if other.class_names[column] != names and (shard.split, column) not in told:
+                        told.add((shard.split, column))
+                        self.report.findings.append(_classes_differ(column, other, shard))
+        except InputError as error:
+            self.report.findings.append(unreadable(error.file, error.reason))
 
     def file(self, path: str, class_names: dict[str, tuple[str, ...]] | None = None) -> None:
         """Check one file; what is wrong with the file itself becomes a finding."""
@@ -220,6 +240,25 @@ class _Scan:
         for tallies in self.tallies.values():
             summarise(self.report, self.last_file, tallies)
         return self.report
+
+
+def _classes_differ(column: str, first: hf.Shard, shard: hf.Shard) -> Finding:
+    """Two splits of a saved data set number the names of a ``ClassLabel`` differently."""
+    known, names = first.class_names[column], shard.class_names[column]
+    values = tuple(name for at, name in enumerate(names) if at >= len(known) or known[at] != name)
+    if not values:
+        values = known[len(names) :]
+    return Finding(
+        hazard=TARGET,
+        severity="error",
+        where=Where(file=os.path.dirname(shard.file), column=column),
+        message=f"{column}: the class list of {shard.split} is not that of {first.split}: " + ", ".join(map(repr, values[:5])),
+        value=values[0],
+        values=values,
+        valid=f"the {len(known)} classes of {first.split}",
+        count=len(values),
+        fix=f"cast the column to the feature of {first.split}: ds.cast_column({column!r}, {first.split}.features[{column!r}])",
+    )
 
 
 def _rule_of(rules: Sequence[Rule], tally: Tally) -> Rule:

@@ -21,7 +21,24 @@ BOMB_BYTES = 1 << 30
 BOMB_RATIO = 500
 
 # Libraries whose own exception classes mean "this file is not what it claims to be".
-_READERS = frozenset(["pyarrow", "zstandard", "msgspec", "PIL", "yaml", "zipfile", "tarfile", "lzma", "_lzma", "zlib", "xml", "pickle", "_pickle", "tifffile"])
+_READERS = frozenset(
+    (
+        "PIL",
+        "_lzma",
+        "_pickle",
+        "lzma",
+        "msgspec",
+        "pickle",
+        "pyarrow",
+        "tarfile",
+        "tifffile",
+        "xml",
+        "yaml",
+        "zipfile",
+        "zlib",
+        "zstandard",
+    )
+)
 _UNREADABLE = (OSError, EOFError, ValueError, OverflowError, MemoryError, RecursionError, NotImplementedError, struct.error)
 
 

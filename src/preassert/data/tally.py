@@ -15,9 +15,8 @@ MAX_CLASSES = 1 << 20  # a histogram of more distinct values is given up
 
 # What pandas.read_csv takes for a missing value.
 MISSING_TEXT = frozenset(
-    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL")
-    + ("NaN", "None", "n/a", "nan", "null")
-)
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A")
+) | {"NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 _BEYOND_FLOAT = 1 << 53  # whole numbers from here on are not exact in a float64
 
 Plain = int | float | str | None
@@ -424,7 +423,7 @@ def _keep_rows(kept: list[int], rows: Sequence[int]) -> None:
 
 
 def _arrow() -> tuple[Any, Any]:
-    return tuple(need(name, extra="data", purpose="read Arrow data") for name in ("pyarrow", "pyarrow.compute"))  # type: ignore[return-value]
+    return tuple(need(name, extra="data", purpose="read Arrow data") for name in ("pyarrow", "pyarrow.compute"))
 
 
 def _identity(at: Any) -> Any:

@@ -32,7 +32,8 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
         lines = lines_of(tally.first_rows)
         values = tuple(tally.values)
         parts = [
-            f"{_subject(tally)}: {_amount(tally)} outside {rule.valid}{_bound(rule)}: {values_in_words(tally.values, tally.more_values)}",
+            f"{_subject(tally)}: {_amount(tally)} outside {rule.valid}{_bound(rule)}: "
+            + values_in_words(tally.values, tally.more_values),
             f"first at {_place(tally.first_rows, lines, row_noun)}",
         ]
         likely = likely_cause(tally)

@@ -1,0 +1,224 @@
+"""``torch.save`` files, read without torch and without running what their pickle says.
+
+A zip archive holds ``data.pkl`` (the structure) and ``data/<key>`` (the numbers). The pickle is read with an unpickler
+that knows the few functions which rebuild tensors and nothing else, and these build a description only.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import pickle
+import pickletools
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, BinaryIO, cast
+
+from preassert.data.formats.arrays import check_size, pieces, read_exactly
+from preassert.data.formats.base import Chunk, Covered, Reader
+from preassert.data.formats.safetensors import widen_bfloat16
+from preassert.data.source import Source, refuse_bomb
+from preassert.lazy import need
+
+_PICKLE_LIMIT_BYTES = 256 << 20
+_STORAGES = {
+    "BoolStorage": "?", "ByteStorage": "u1", "CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4",
+    "LongStorage": "<i8", "HalfStorage": "<f2", "FloatStorage": "<f4", "DoubleStorage": "<f8", "BFloat16Storage": "bfloat16",
+}  # fmt: skip
+_DTYPES = {"uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}  # tensors that are rebuilt from an untyped storage
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One ``data/<key>`` entry of the archive."""
+
+    dtype: str
+    key: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as the pickle describes it; nothing is read yet."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def contiguous(self) -> bool:
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
+
+class TorchFileReader(Reader):
+    """One ``.pt``/``.pth`` file: a tensor, or tensors and lists in dictionaries and tuples (named ``train.y``, ``1``)."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        if not source.head(4).startswith(b"PK\x03\x04"):
+            raise ValueError("not a zip archive, which torch.save writes since torch 1.6: save it again with a newer torch")
+        with self._archive() as archive:
+            names = [name for name in archive.namelist() if name == "data.pkl" or name.endswith("/data.pkl")]
+            if len(names) != 1:
+                raise ValueError("a zip archive without data.pkl: not written by torch.save")
+            self._prefix = names[0].removesuffix("data.pkl")
+            member = archive.getinfo(names[0])
+            if member.file_size > _PICKLE_LIMIT_BYTES:
+                raise ValueError(f"its pickle is larger than {_PICKLE_LIMIT_BYTES:,} bytes")
+            refuse_bomb(source.path, member.file_size, member.compress_size)
+            value = _unpickle(archive.read(member))
+        self.values: dict[str, Any] = {}
+        _flatten("", value, self.values, 0)
+
+    @contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        with self.source.open() as stream, zipfile.ZipFile(stream) as archive:
+            yield archive
+
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.values)
+
+    def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
+        for column in columns:
+            value = self.values[column]
+            row = 1
+            for piece in [value] if isinstance(value, list) else self._pieces(column, value):
+                yield Chunk(row, {column: piece})
+                row += len(piece)
+
+    def _pieces(self, column: str, tensor: Tensor) -> Iterator[Any]:
+        np = need("numpy", extra="data", purpose="read .pt files")
+        bfloat16 = tensor.dtype == "bfloat16"
+        dtype = np.dtype("<u2" if bfloat16 else tensor.dtype)
+        last = tensor.offset + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True)) + 1
+        with self._archive() as archive:
+            member = archive.getinfo(f"{self._prefix}data/{tensor.storage.key}")
+            refuse_bomb(self.source.path, member.file_size, member.compress_size)
+            if math.prod(tensor.shape):
+                check_size(last * dtype.itemsize, member.file_size, f"tensor {column!r}")
+            with archive.open(member) as opened:
+                stream = cast(BinaryIO, opened)
+                if tensor.contiguous or not math.prod(tensor.shape):
+                    _skip(stream, tensor.offset * dtype.itemsize)
+                    parts = pieces(stream, dtype, tensor.shape)
+                else:
+                    # A view: its rows are spread over the storage, so the storage is read as one.
+                    flat = np.frombuffer(read_exactly(stream, last * dtype.itemsize), dtype)
+                    strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+                    parts = iter([np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, strides)])
+                for part in parts:
+                    yield widen_bfloat16(part) if bfloat16 else part
+
+
+def _skip(stream: BinaryIO, size_bytes: int) -> None:
+    while size_bytes:
+        size_bytes -= len(read_exactly(stream, min(size_bytes, 1 << 20)))
+
+
+def _flatten(name: str, value: Any, out: dict[str, Any], depth: int) -> None:
+    """Collect tensors and lists of numbers or text under dotted names."""
+    if depth > 8:
+        return
+    if isinstance(value, Tensor):
+        out[name] = value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(f"{name}.{key}" if name else str(key), inner, out, depth + 1)
+    elif isinstance(value, (list, tuple)) and value:
+        if any(isinstance(inner, (Tensor, dict)) for inner in value[:8]):
+            for at, inner in enumerate(value):
+                _flatten(f"{name}.{at}" if name else str(at), inner, out, depth + 1)
+        elif all(isinstance(inner, (int, float, str, list, type(None))) for inner in value[:8]):
+            out[name] = list(value)
+
+
+class _Opaque:
+    """Stands for an object that carries no tensor: accepts any state."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A storage class or dtype, which only ever is an argument."""
+
+    dtype: str
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Storage:
+        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[1], _Kind):
+            return Storage(pid[1].dtype, str(pid[2]), int(pid[4]))
+        raise ValueError("its pickle refers to something that is not a tensor storage")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", "torch.storage") and name in _STORAGES:
+            return _Kind(_STORAGES[name])
+        if module == "torch.storage" and name == "UntypedStorage":
+            return _Kind("u1")
+        if module == "torch" and name in _DTYPES:
+            return _Kind(_DTYPES[name])
+        if module == "torch" and name in ("device", "dtype", "float32", "int64"):
+            return _Opaque
+        known = _GLOBALS.get((module, name))
+        if known is None:
+            raise ValueError(f"its pickle asks for {module}.{name}, which tensors do not need; not loaded, for it could run code")
+        return known
+
+
+def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
+    whole = isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
+    if not isinstance(storage, Storage) or not whole or not all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)):
+        raise ValueError("a tensor that is not described by whole numbers")
+    explicit = next((value.dtype for value in rest if isinstance(value, _Kind)), None)
+    return Tensor(storage, offset, shape, strides, explicit or storage.dtype)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _typed(function: Callable[..., Any], _type: Any, arguments: Any, _state: Any) -> Any:
+    return function(*arguments)
+
+
+_GLOBALS: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch", "Size"): tuple,
+    ("torch", "Tensor"): _Opaque,
+    ("torch._tensor", "_rebuild_from_type_v2"): _typed,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    ("torch._utils", "_rebuild_tensor_v3"): _rebuild,
+    ("torch.nn.parameter", "Parameter"): _Opaque,
+}
+
+
+def _unpickle(data: bytes) -> Any:
+    try:
+        for opcode, argument, position in pickletools.genops(data):
+            # The C unpickler allocates its memo by the number in the stream; genuine entries are numbered in order.
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and argument > (position or 0):
+                raise ValueError("its pickle is damaged (memo)")
+        return _Unpickler(BytesIO(data)).load()
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise ValueError(f"damaged pickle ({type(error).__name__}: {error})") from error
+
+
+READER = TorchFileReader

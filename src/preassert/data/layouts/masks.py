@@ -1,0 +1,220 @@
+"""Segmentation masks: the value of a pixel is its class id."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from preassert.data.layouts.pictures import pictures_below
+from preassert.data.rules import Report, Rule
+from preassert.data.scan import Options
+from preassert.data.source import reading
+from preassert.data.tally import MAX_VALUES, Plain
+from preassert.data.wording import empty_classes, note, sorted_pairs, unreadable, values_in_words
+from preassert.errors import InputError, UsageError
+from preassert.lazy import need
+from preassert.model import Finding, Where
+
+# A histogram costs as much as decoding; it is counted up to this many pixels, and for offending masks always.
+HISTOGRAM_PIXELS = 16_000_000
+_WINDOW = 256  # masks in flight
+_ID_MODES = ("1", "L", "P", "I", "F")  # and I;16, I;16B ...: one channel of numbers
+
+
+@dataclass(slots=True)
+class _Mask:
+    """What one mask holds."""
+
+    path: str
+    pixels: int = 0
+    colour: str | None = None  # Pillow's mode, where it is a colour picture
+    low: int | float = 0
+    high: int | float = 0
+    bad: dict[Plain, int] = field(default_factory=dict)
+    first: tuple[int, int] | None = None  # column, line of the first offending pixel
+    histogram: dict[int, int] | None = None
+    unreadable: str | None = None
+
+
+def check(path: str, rule: Rule, options: Options) -> Report:
+    """Check one mask or all masks below a folder. One finding for each file with offending pixels.
+
+    Raises:
+        UsageError: no number of classes was given, or there are no pictures.
+    """
+    if not rule.bounded:
+        raise UsageError(f"{path}: masks: how many classes are there? Give --classes N")
+    files = list(pictures_below(path)) if os.path.isdir(path) else [path]
+    if not files:
+        raise UsageError(f"{path}: no pictures in it")
+    report = Report(scanned={"files": len(files), "pixels": 0})
+    histogram: dict[int | str, int] | None = {} if options.histogram is not False else None
+    for done, mask in enumerate(_masks(files, rule, histogram is not None, options.histogram is True), start=1):
+        report.scanned["pixels"] += mask.pixels
+        report.findings.extend(_findings(mask, rule))
+        if histogram is not None and mask.unreadable is None and mask.colour is None:
+            if mask.histogram is None:
+                histogram = None
+            else:
+                for value, count in mask.histogram.items():
+                    histogram[value] = histogram.get(value, 0) + count
+        if options.progress:
+            options.progress(mask.path, done, len(files))
+    _summarise(report, path, rule, histogram)
+    return report
+
+
+def _masks(files: list[str], rule: Rule, histogram: bool, unlimited: bool) -> Iterator[_Mask]:
+    """The masks in order, decoded by all cores (Pillow decodes outside the interpreter lock)."""
+    pixels = 0
+    waiting = iter(files)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        while batch := list(islice(waiting, _WINDOW)):
+            count = histogram and (unlimited or pixels < HISTOGRAM_PIXELS)
+            for mask in pool.map(lambda file: _look(file, rule, count), batch):  # noqa: B023 - consumed within this turn
+                pixels += mask.pixels
+                yield mask
+
+
+def _look(path: str, rule: Rule, histogram: bool) -> _Mask:
+    """Decode one mask and count what breaks the rule."""
+    np = need("numpy", extra="data", purpose="check masks")
+    pillow = need("PIL.Image", extra="data", purpose="check masks")
+    mask = _Mask(path)
+    try:
+        with reading(path), warnings.catch_warnings(), pillow.open(path) as image:
+            if image.mode not in _ID_MODES and not image.mode.startswith("I;16"):
+                image.load()
+                mask.colour, mask.pixels = image.mode, image.width * image.height
+                return mask
+            values = np.asarray(image)
+    except InputError as error:
+        mask.unreadable = error.reason
+        return mask
+    if values.dtype == bool:
+        values = values.view(np.uint8)
+    mask.pixels = values.size
+    if not values.size:
+        return mask
+    _judge(mask, values, rule, histogram)
+    return mask
+
+
+def _judge(mask: _Mask, values: Any, rule: Rule, histogram: bool) -> None:
+    import numpy as np
+
+    lowest, highest = rule.limits()
+    low, high = values.min().item(), values.max().item()
+    mask.low, mask.high = low, high
+    whole = values.dtype.kind in "iu"
+    clean = whole and rule.covers(low, high)
+    if clean and not histogram:
+        return
+    if values.dtype == np.uint8 and histogram:
+        counts = np.bincount(values.reshape(-1), minlength=256)
+        present = np.flatnonzero(counts)
+        pairs = list(zip(present.tolist(), counts[present].tolist(), strict=True))
+    elif clean and whole and high - low < 1 << 16:
+        counts = np.bincount((values.reshape(-1) - low).astype(np.int64))
+        present = np.flatnonzero(counts)
+        pairs = list(zip((present + low).tolist(), counts[present].tolist(), strict=True))
+    else:
+        legal = np.ones(values.shape, bool)
+        if whole and lowest is not None:
+            legal &= values >= lowest
+        if whole and highest is not None:
+            legal &= values <= highest
+        for ignored in rule.ignore:
+            if low <= ignored <= high:
+                legal |= values == ignored
+        if whole and not histogram and legal.all():
+            return
+        distinct, amounts = np.unique(values, return_counts=True)
+        pairs = list(zip(distinct.tolist(), amounts.tolist(), strict=True))
+    legal_values = [(value, count) for value, count in pairs if _is_legal(value, rule)]
+    if histogram:
+        mask.histogram = {int(value): count for value, count in pairs if float(value).is_integer()}
+    if len(legal_values) == len(pairs):
+        return
+    known = {value for value, _ in legal_values}
+    offending = [(value, count) for value, count in pairs if value not in known]
+    mask.bad = {_plain(value): count for value, count in offending}
+    at = int(np.argmax(np.isin(values.reshape(-1), [value for value, _ in offending])))
+    mask.first = (at % values.shape[1], at // values.shape[1])
+
+
+def _is_legal(value: int | float, rule: Rule) -> bool:
+    if value != value or not float(value).is_integer():
+        return False
+    return rule.covers(int(value), int(value)) or int(value) in rule.ignore
+
+
+def _plain(value: int | float) -> Plain:
+    if isinstance(value, float):
+        return None if value != value else int(value) if value.is_integer() else value
+    return value
+
+
+def _findings(mask: _Mask, rule: Rule) -> Iterator[Finding]:
+    if mask.unreadable is not None:
+        yield unreadable(mask.path, mask.unreadable)
+    elif mask.colour is not None:
+        yield Finding(
+            hazard=rule.hazard,
+            severity="error",
+            where=Where(file=mask.path),
+            message=f"a colour picture ({mask.colour}) where class ids are expected: read as ids its channels hold 0..255",
+            valid=rule.valid,
+            fix="save the ids as one channel: Image.fromarray(ids.astype('uint8')), mode 'L' or 'P'",
+        )
+    elif mask.bad:
+        count = sum(mask.bad.values())
+        at = f"; first at pixel x={mask.first[0]}, y={mask.first[1]}" if mask.first else ""
+        values = tuple(islice(mask.bad, MAX_VALUES))
+        noun = "pixel is" if count == 1 else "pixels are"
+        likely, fix = _advice(mask, rule)
+        yield Finding(
+            hazard=rule.hazard,
+            severity="error",
+            where=Where(file=mask.path),
+            message=f"{count:,} of {mask.pixels:,} {noun} outside {rule.valid}: {values_in_words(mask.bad, False)}{at}{likely}",
+            value=values[0],
+            values=values,
+            valid=rule.valid,
+            count=count,
+            fix=fix,
+        )
+
+
+def _advice(mask: _Mask, rule: Rule) -> tuple[str, str]:
+    """(likely cause, fix)"""
+    highest = rule.limits()[1]
+    if set(mask.bad) == {255}:
+        if highest == 1 and mask.low in (0, 255):
+            return (
+                "; likely: black and white, 0 and 255 instead of 0 and 1",
+                "mask = (mask > 127).astype('uint8'), or save with mode '1'",
+            )
+        return "; likely: 255 marks border or unlabelled pixels", "ignore_index=255 in the loss, and --ignore-index 255 here"
+    if highest is not None and set(mask.bad) == {highest + 1} and mask.low >= 1:
+        return "; likely: ids start at 1", "subtract 1 from the masks, or build the model with one more class"
+    return "", f"preassert remap {mask.path} -o remapped, or build the model with num_classes={int(mask.high) + 1}"
+
+
+def _summarise(report: Report, path: str, rule: Rule, histogram: dict[int | str, int] | None) -> None:
+    column = {
+        "pixels": report.scanned["pixels"],
+        "valid": rule.valid,
+        "histogram": None if histogram is None or len(histogram) > 4096 else sorted_pairs(histogram),
+        "empty_classes": None if histogram is None else empty_classes(rule, histogram),
+    }
+    report.scanned["columns"] = {"pixel": column}
+    empty = column["empty_classes"]
+    if empty and histogram:
+        shown = ", ".join(map(str, empty[:10])) + (" ..." if len(empty) > 10 else "")
+        report.findings.append(note(path, f"{len(empty):,} of the classes never occur: {shown}"))

@@ -1,0 +1,169 @@
+"""Pascal VOC: one XML file a picture, objects labelled by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from preassert.data.rules import Report, Rule
+from preassert.data.scan import Options
+from preassert.data.source import read_small, reading
+from preassert.data.tally import MAX_ROWS
+from preassert.data.wording import note, sorted_pairs, unreadable
+from preassert.errors import InputError, UsageError
+from preassert.model import Finding, Where
+
+_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Annotation:
+    """Names of the objects of one picture, and the lines on which they stand. ``objects``: how many there are."""
+
+    names: list[tuple[str, int]] = field(default_factory=list)
+    objects: int = 0
+
+
+def annotation_files(path: str) -> list[str]:
+    """The XML files of a VOC root (``Annotations`` below it, or below ``VOC2007`` ...), of a folder of them, or the file."""
+    if not os.path.isdir(path):
+        return [path]
+    out: list[str] = []
+    for folder in [path, *(os.path.join(path, name) for name in sorted(os.listdir(path)))]:
+        for candidate in (os.path.join(folder, "Annotations"), folder if folder == path else None):
+            if candidate and os.path.isdir(candidate):
+                out.extend(
+                    os.path.join(candidate, name) for name in sorted(os.listdir(candidate)) if name.lower().endswith(".xml")
+                )
+    return out
+
+
+def read_annotation(path: str) -> Annotation:
+    """The objects of one file.
+
+    Raises:
+        InputError: not well-formed, not an annotation, or it declares entities (which can expand without end).
+    """
+    out = Annotation()
+    stack: list[str] = []
+    text: list[str] = []
+    line = 0
+
+    def start(tag: str, _: dict[str, str]) -> None:
+        nonlocal line
+        stack.append(tag)
+        text.clear()
+        if tag == "object" and len(stack) == 2:
+            out.objects += 1
+        line = parser.CurrentLineNumber
+
+    def end(_: str) -> None:
+        # ``part`` and ``owner`` have names as well: only the object's own counts.
+        if stack[1:] == ["object", "name"]:
+            out.names.append(("".join(text).strip(), line))
+        stack.pop()
+        text.clear()
+
+    def refuse(*_: object) -> None:
+        raise InputError(path, "declares entities; not read")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text.append
+    parser.EntityDeclHandler = refuse
+    data = read_small(path, _LIMIT_BYTES)
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise InputError(path, f"line {error.lineno}: {expat.errors.messages[error.code]}") from error
+    return out
+
+
+def check(path: str, rule: Rule, options: Options) -> Report:
+    """Every object's name must be in the class list. One finding for each file; values are names, rows are lines.
+
+    Raises:
+        UsageError: there are no annotations.
+    """
+    files = annotation_files(path)
+    if not files:
+        raise UsageError(f"{path}: no XML annotations in it")
+    report = Report(scanned={"files": len(files), "objects": 0})
+    histogram: dict[int | str, int] = {}
+    for done, file in enumerate(files, start=1):
+        try:
+            annotation = read_annotation(file)
+        except InputError as error:
+            report.findings.append(unreadable(error.file, error.reason))
+            continue
+        report.scanned["objects"] += annotation.objects
+        for name, _ in annotation.names:
+            histogram[name] = histogram.get(name, 0) + 1
+        report.findings.extend(_findings(file, annotation, rule))
+        if options.progress:
+            options.progress(file, done, len(files))
+    report.findings.extend(_listed_without_annotation(path))
+    empty = [name for name in rule.names or () if name not in histogram]
+    report.scanned["columns"] = {"name": {"histogram": sorted_pairs(histogram), "empty_classes": empty}}
+    if empty:
+        report.findings.append(note(path, f"classes that never occur: {', '.join(empty[:10])}"))
+    highest = rule.limits()[1]
+    if rule.names is None and highest is not None and len(histogram) > highest + 1:
+        report.findings.append(
+            Finding(
+                hazard=rule.hazard,
+                severity="error",
+                where=Where(file=path),
+                message=f"{len(histogram)} names of objects, {highest + 1} classes: "
+                + ", ".join(sorted(map(str, histogram))[:20]),
+                valid=f"{highest + 1} names",
+                count=len(histogram),
+                fix="give the class list (--classes FILE) to see which names are not in it",
+            )
+        )
+    return report
+
+
+def _findings(file: str, annotation: Annotation, rule: Rule) -> Iterator[Finding]:
+    nameless = annotation.objects - len(annotation.names)
+    if nameless:
+        yield unreadable(file, f"{nameless} of {annotation.objects} objects have no <name>")
+    wrong = [(name, line) for name, line in annotation.names if not name or (rule.names is not None and name not in rule.names)]
+    if not wrong:
+        return
+    values = tuple(dict.fromkeys(name or None for name, _ in wrong))
+    rows = tuple(sorted({line for _, line in wrong})[:MAX_ROWS])
+    shown = ", ".join("an empty name" if value is None else repr(value) for value in values[:6])
+    yield Finding(
+        hazard=rule.hazard,
+        severity="error",
+        where=Where(file=file, row=rows[0], rows=rows, line=rows[0], lines=rows),
+        message=f"{shown}: not in the class list; first at line {rows[0]}",
+        value=values[0],
+        values=values,
+        valid=rule.valid,
+        count=len(wrong),
+        fix="correct the name, or add it to the class list and widen the model's head",
+    )
+
+
+def _listed_without_annotation(path: str) -> Iterator[Finding]:
+    """Pictures that a list in ``ImageSets/Main`` names and that have no annotation: training on it would stop there."""
+    lists = os.path.join(path, "ImageSets", "Main")
+    folder = os.path.join(path, "Annotations")
+    if not os.path.isdir(lists) or not os.path.isdir(folder):
+        return
+    for name in sorted(os.listdir(lists)):
+        file = os.path.join(lists, name)
+        if not name.endswith(".txt"):
+            continue
+        with reading(file):
+            ids = [line.split()[0] for line in read_small(file).decode("utf-8").splitlines() if line.strip()]
+        lost = [entry for entry in ids if not os.path.exists(os.path.join(folder, f"{entry}.xml"))]
+        if lost:
+            yield unreadable(
+                file, f"{len(lost):,} of {len(ids):,} pictures in this list have no annotation: {', '.join(lost[:5])}"
+            )

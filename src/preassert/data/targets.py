@@ -1,0 +1,148 @@
+"""Tells what each target is (a table, a label layout) and checks it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from preassert.data import formats
+from preassert.data.formats import hf
+from preassert.data.layouts import LAYOUTS, check_of, coco, imagefolder, pictures, voc, yolo
+from preassert.data.rules import Report, Rule
+from preassert.data.scan import Options, Scan
+from preassert.data.source import Source, expand, is_remote, walk
+from preassert.data.wording import unreadable
+from preassert.errors import InputError, UsageError
+
+# Folders that hold masks in the data sets of the field; below them, sub-folders are scenes or splits, not classes.
+MASK_FOLDERS = frozenset(("masks", "mask", "labels", "label", "annotations", "annotation", "segmentation")) | {
+    "ann_dir", "gt", "gtcoarse", "gtfine", "ground_truth", "segmentationclass", "segmentationobject",
+    "trainannot", "valannot", "testannot",
+}  # fmt: skip
+_CHECKPOINT = (
+    "config.json",
+    "adapter_config.json",
+    "model.safetensors",
+    "pytorch_model.bin",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+def check_targets(paths: Sequence[str], rules: Sequence[Rule], options: Options, kind: str | None = None) -> Report:
+    """Check files and folders, each as what it is; tables and label layouts may be mixed.
+
+    Args:
+        paths: as :func:`preassert.data.scan.check_paths` takes them.
+        rules: one for each column; layouts without columns use the first.
+        options: how to read.
+        kind: a name of ``LAYOUTS``, or ``"table"``, where the look of a target misleads. None: look.
+
+    Raises:
+        UsageError: nothing matches, a target is nothing known, or a column is missing everywhere.
+    """
+    if kind not in (None, "table", *LAYOUTS):
+        raise UsageError(f"--as {kind}: one of {', '.join(['table', *LAYOUTS])} is expected")
+    scan = Scan(rules, options)
+    tables = False
+    for path in paths:
+        for target in expand(path):
+            for layout, place in _parts(target, rules, kind):
+                if layout is None:
+                    tables = True
+                    scan.folder(place) if _is_folder(place) else scan.file(place)
+                    continue
+                try:
+                    scan.report.extend(check_of(layout)(place, rules[0], options))
+                except InputError as error:
+                    scan.report.findings.append(unreadable(error.file, error.reason))
+    report = scan.finish()
+    names = report.scanned.get("category_names", {})
+    report.findings.extend(coco.compare_names(names))
+    report.scanned.pop("category_names", None)
+    if not tables and not report.scanned["rows"]:
+        del report.scanned["rows"]
+    return report
+
+
+def _is_folder(path: str) -> bool:
+    return not is_remote(path) and os.path.isdir(path)
+
+
+def _parts(path: str, rules: Sequence[Rule], kind: str | None) -> list[tuple[str | None, str]]:
+    """(layout or None for a table, path) of what a target consists of."""
+    if kind is not None:
+        return [(None if kind == "table" else kind, path)]
+    if is_remote(path) or any(rule.column is not None for rule in rules):
+        return [(None, path)]
+    if not os.path.isdir(path):
+        return [(layout_of_file(path), path)]
+    return _parts_of_folder(path, rules[0])
+
+
+def layout_of_file(path: str) -> str | None:
+    """The layout that one file belongs to, None for tables."""
+    suffix = Source(path).suffix
+    if suffix in (".yaml", ".yml"):
+        if yolo.is_description(path):
+            return "yolo"
+        raise UsageError(f"{path}: a YAML file without nc and names")
+    if suffix == ".xml":
+        return "voc"
+    if pictures.is_picture(path):
+        return "masks"
+    if suffix == ".json" and coco.looks_like_coco(path):
+        return "coco"
+    return None
+
+
+def _parts_of_folder(path: str, rule: Rule) -> list[tuple[str | None, str]]:
+    if hf.is_dataset(path):
+        return [(None, path)]
+    if yolo.description_in(path) is not None:
+        return [("yolo", path)]
+    segmentation = os.path.join(path, "SegmentationClass")
+    if rule.names is None and rule.bounded and os.path.isdir(segmentation):
+        return [("masks", segmentation)]
+    if voc.annotation_files(path):
+        return [("voc", path)]
+    documents = [file for file in walk(path).files if Source(file).suffix == ".json"]
+    if documents and not _has_shards(path) and all(map(coco.looks_like_coco, documents)):
+        return [("coco", file) for file in documents]
+    found = _picture_layout(path)
+    if found is not None:
+        return [found]
+    if not _has_shards(path) and yolo.looks_like_labels(path):
+        return [("yolo", path)]
+    return [(None, path)]
+
+
+def _has_shards(path: str) -> bool:
+    return any(Source(file).suffix in formats.TABLES and Source(file).suffix != ".json" for file in walk(path).files)
+
+
+def _picture_layout(path: str) -> tuple[str, str] | None:
+    """Masks or ImageFolder, by where the pictures lie; None without pictures."""
+    if pictures.has_pictures(path):
+        return "masks", path
+    names = pictures.subfolders(path)
+    beside_pictures = [name for name in names if name.lower() in MASK_FOLDERS]
+    if beside_pictures and any(pictures.pictures_below(os.path.join(path, beside_pictures[0]))):
+        return "masks", os.path.join(path, beside_pictures[0])
+    splits = list(imagefolder.splits_of(path).values())
+    if splits != [path] and any(map(pictures.has_pictures, splits)):
+        return "masks", path
+    classes = [os.path.join(split, name) for split in splits for name in pictures.subfolders(split)]
+    if not any(map(pictures.has_pictures, classes)):
+        return None
+    return ("masks" if os.path.basename(os.path.abspath(path)).lower() in MASK_FOLDERS else "imagefolder"), path
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether a folder holds a model of `transformers` or an adapter of `peft`."""
+    if not _is_folder(path) or hf.is_dataset(path):
+        return False
+    names = os.listdir(path)
+    return any(name in names for name in _CHECKPOINT) or any(
+        name.endswith((".safetensors.index.json", ".bin.index.json")) for name in names
+    )
