@@ -84,10 +84,12 @@ def _path(modules: list[nn.Module]) -> str | None:
 
 
 def _name_inside(parent: nn.Module, child: nn.Module) -> str | None:
-    for name, module in parent.named_modules(remove_duplicate=False):
-        if module is child and name:
-            return ".".join(part for part in name.split(".") if part != "_orig_mod")
-    return None
+    names = [name for name, module in parent.named_modules(remove_duplicate=False) if module is child and name]
+    if not names:
+        return None
+    # A module in several places: the modules between would be on the stack too, so it is the nearest place.
+    nearest = min(names, key=lambda name: name.count("."))
+    return ".".join(part for part in nearest.split(".") if part != "_orig_mod")
 
 
 # -- what the loader gave
@@ -272,9 +274,11 @@ def _collect(data: Any, batch: _Batch, rows: int, depth: int) -> None:
     if _is_array(data):
         batch.arrays.append(_holder(data))
     elif isinstance(data, (list, tuple)):
-        if len(data) == rows and not any(_is_array(entry) and entry.ndim > 0 and entry.shape[0] == rows for entry in data):
+        # [x, y] of a batch of two looks like two rows: it is filed both ways, and the values decide.
+        per_row = len(data) == rows
+        if per_row:
             batch.lists.append(data)
-        else:
+        if not per_row or any(_is_array(entry) and entry.ndim > 0 and entry.shape[0] == rows for entry in data):
             for entry in data[:_MAX_LEAVES]:
                 _collect(entry, batch, rows, depth + 1)
     elif isinstance(data, Mapping):
@@ -292,7 +296,7 @@ def _leaves(data: Any, depth: int) -> Iterator[Any]:
     if isinstance(data, (int, float, bytes, bytearray)) or _is_array(data):
         yield data
     elif isinstance(data, (list, tuple)):
-        if data and isinstance(data[0], (int, float)):
+        if data and all(isinstance(entry, (int, float)) for entry in data):
             yield data
             return
         for entry in data[:_MAX_LEAVES]:
@@ -330,9 +334,11 @@ def _holder(array: Any) -> Callable[[], Any]:
 
 _SAME = 4  # the tensor is a tensor of the batch, reshaped at most
 _VALUE = 3  # exactly the rows of the batch with the bad values are bad
+_NEAR = 2  # batches of one pass that likeness is enough for: the current one, and one more for a loader that runs ahead
 _LIKE = 2  # the bad rows hold the bad values (others too), or the tensor is a tensor of the batch but for some elements
 _PLACE = 1  # the first dimension counts the rows; the values were computed from them
 _MAX_VALUES = 64  # distinct bad values that are looked up
+_MAX_COMPARED = 200_000_000  # elements compared in one tensor, all values together
 
 
 @dataclass
@@ -387,21 +393,26 @@ def sample(tensor: Tensor, positions: list[int], values: list[Any]) -> Sample | 
 
 def _sample(bad: _Bad) -> Sample | None:
     best: _Evidence | None = None
-    newest = True
+    passes: list[Any] = []  # iterators of the batches seen so far, the newest first
     for batch in reversed(list(_recent)):
-        evidence = _match(batch, bad, newest and batch.live) if batch.indices is not None else None
+        iterator = batch.iterator()
+        current = batch.live and not passes
+        near = batch.live and passes.count(iterator) < _NEAR
+        passes.append(iterator)
+        evidence = _match(batch, bad, current) if batch.indices is not None else None
+        if evidence is not None and evidence.grade < _VALUE and not near:
+            evidence = None  # a batch of long ago needs better evidence than likeness
         if evidence is not None and (best is None or evidence.grade > best.grade):
             best = evidence
-        newest = newest and not batch.live
         if best is not None and best.grade == _SAME:
             break
     if best is not None:
         return _name(best, bad)
-    current = next((batch for batch in reversed(_recent) if batch.live), None)
-    if current is None:
+    running = next((batch for batch in reversed(_recent) if batch.live), None)
+    if running is None:
         return None
-    reason = current.unknown_because or "the bad values are not in the batch as the DataLoader gave it"
-    return Sample(unknown_because=f"{reason}; batch {current.number}")
+    reason = running.unknown_because or "the bad values are not in the batch as the DataLoader gave it"
+    return Sample(unknown_because=f"{reason}; batch {running.number}")
 
 
 def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
@@ -419,6 +430,10 @@ def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
     best = max(graded, key=lambda evidence: evidence.grade, default=None)
     if best is not None and best.grade > 0:
         return best
+    if not batch.order_kept:
+        among_items = _by_items(batch, bad, tensors)
+        if among_items is not None:
+            return among_items
     if not current:
         return None
     if rows == 1:
@@ -428,6 +443,20 @@ def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
         if len(set().union(*way.values())) < rows:  # all rows bad says nothing about a sample
             return _Evidence(_PLACE, batch, way)
     return None
+
+
+def _by_items(batch: _Batch, bad: _Bad, tensors: list[Tensor]) -> _Evidence | None:
+    """A ``collate_fn`` dropped or repeated samples, so that rows cannot be counted: which samples hold the values?"""
+    flat = bad.tensor.reshape(-1)
+    if not any(own.numel() == flat.numel() and bool((own.reshape(-1) == flat).all()) for own in tensors):
+        return None
+    items = batch.items if batch.items is not None else _refetch(batch)
+    if items is None:
+        return None
+    places = {value: {place for place, leaves in enumerate(items) if _holds(leaves, value)} for value in bad.values}
+    if not all(places.values()) or len(set().union(*places.values())) > len(bad.elements):
+        return None
+    return _Evidence(_LIKE, batch, places)
 
 
 def _as_batch_tensor(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _Evidence | None:
@@ -536,9 +565,9 @@ def _grade(batch: _Batch, tensors: list[Tensor], way: dict[Any, set[int]], bad: 
     """How well do the rows of the batch that hold the bad values agree with the bad rows?"""
     best = 0
     for holding in _holders_of(batch, tensors, bad.values, rows):
-        if any(not way[value] <= holding[value] for value in bad.values):
+        if any(not way[value] <= held for value, held in holding.items()):
             continue
-        if all(way[value] == holding[value] for value in bad.values):
+        if all(way[value] == held for value, held in holding.items()):
             return _VALUE
         # One value among many in a one-dimensional tensor (positions, lengths) may be there by chance.
         if len(bad.shape) > 1:
@@ -552,7 +581,8 @@ def _holders_of(batch: _Batch, tensors: list[Tensor], values: list[Any], rows: i
         axis = _row_axis(tensor, rows)
         if axis is not None and tensor.numel():
             table = tensor.movedim(axis, 0).reshape(rows, -1)
-            yield {value: set(_equal(table, value).any(1).nonzero().reshape(-1).tolist()) for value in values}
+            some = values[: max(1, _MAX_COMPARED // tensor.numel())]
+            yield {value: set(_equal(table, value).any(1).nonzero().reshape(-1).tolist()) for value in some}
     for entries in batch.lists:
         leaves = [list(_leaves(entry, 0)) for entry in entries]
         yield {value: {row for row, own in enumerate(leaves) if _holds(own, value)} for value in values}
@@ -648,9 +678,16 @@ def _before_collate(batch: _Batch, evidence: _Evidence, bad: _Bad) -> tuple[set[
             # The value was put in after the samples were drawn (padding, masking): recognise the samples by the rest.
             order = order if order is not None else _order_by_content(batch, items)
             if any(row not in order for row in bad_rows):
+                if _is_rising(bad.tensor):
+                    return None, "the values were made by collate_fn from several samples"
                 return rows, "if collate_fn keeps the order of the samples"
             places |= {order[row] for row in bad_rows}
     return places, None
+
+
+def _is_rising(tensor: Tensor) -> bool:
+    """Offsets, running lengths, row numbers: one element says nothing about one sample."""
+    return tensor.ndim == 1 and tensor.numel() > 1 and bool((tensor[1:] >= tensor[:-1]).all())
 
 
 def _order_by_content(batch: _Batch, items: list[list[Any]]) -> dict[int, int]:
