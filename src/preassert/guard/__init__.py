@@ -9,14 +9,19 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
+from preassert.errors import Violation
 from preassert.guard import blame
 from preassert.guard.intercept import Installation, can_replace_kernels
+from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, unhook_optimizers
 from preassert.guard.options import Options, make_options
 from preassert.guard.state import STATE
+
+__all__ = ["PreassertWarning", "Violation", "flush", "guard", "install", "interception", "uninstall"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +88,11 @@ class guard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _deactivate(self._entered.pop())
+        options = self._entered.pop()
+        try:
+            _close(options, error)
+        finally:
+            _deactivate(options)
 
     def __call__(self, function: F) -> F:
         if inspect.iscoroutinefunction(function):
@@ -132,9 +141,13 @@ def install(**settings: Any) -> None:
 def uninstall() -> None:
     """End what :func:`install` began. The dispatcher is then as it was, unless a ``guard()`` block is still open."""
     global _permanent
-    if _permanent is not None:
-        _deactivate(_permanent)
-        _permanent = None
+    if _permanent is None:
+        return
+    options, _permanent = _permanent, None
+    try:
+        _close(options, None)
+    finally:
+        _deactivate(options)
 
 
 def interception() -> str:
@@ -145,7 +158,29 @@ def interception() -> str:
 
 
 def flush() -> None:
-    """Raise a violation that the deferred mode has recorded and not raised yet. Waits for the devices concerned."""
+    """A boundary by hand: settle what the deferred mode has recorded. Waits for the last check on each device.
+
+    Raises:
+        Violation: policy ``"raise"`` (and ``"skip"``/``"warn"`` beyond ``max_violations``).
+    """
+    violation = LEDGER.settle(STATE.options)
+    if violation is not None:
+        raise violation
+
+
+def _close(options: Options, error: BaseException | None) -> None:
+    """The end of a guard is a boundary. An exception of the user's own does not hide a violation that came before it."""
+    violation = LEDGER.settle(options)
+    if violation is not None:
+        if error is None:
+            raise violation
+        if isinstance(error, Exception) and not isinstance(error, Violation):
+            raise violation from error
+        announce(f"recorded before this {type(error).__name__}:\npreassert.Violation: {violation}")
+    if options.policy != "raise":
+        summary = LEDGER.summary()
+        if summary:
+            announce(summary)
 
 
 def _activate(options: Options) -> None:
@@ -154,6 +189,7 @@ def _activate(options: Options) -> None:
         if _installation is None:
             _installation = _make_installation()
             _installation.install()
+            hook_optimizers()
             blame.watch()
         STATE.push(options)
 
@@ -165,7 +201,9 @@ def _deactivate(options: Options) -> None:
         if not STATE.stack and _installation is not None:
             _installation.remove()
             _installation = None
+            unhook_optimizers()
             blame.unwatch()
+            LEDGER.reset()
 
 
 def _make_installation() -> Any:
@@ -180,3 +218,13 @@ def _copy(options: Options) -> Options:
     from dataclasses import replace
 
     return replace(options)
+
+
+class _CallableModule(ModuleType):
+    """``preassert.guard`` is this room and the guard in one: ``preassert.guard(...)`` works whichever was loaded first."""
+
+    def __call__(self, **settings: Any) -> guard:
+        return guard(**settings)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -46,7 +46,9 @@ def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...
     if not legal:
         return False
     # Only what lies beyond the range on a side where no legal value can explain it settles the question at once.
-    if (low < lowest and not any(value <= low for value in legal)) or (high > highest and not any(value >= high for value in legal)):
+    if (low < lowest and not any(value <= low for value in legal)) or (
+        high > highest and not any(value >= high for value in legal)
+    ):
         return False
     outside = (tensor < lowest) | (tensor > highest)
     for value in legal:
@@ -105,5 +107,3 @@ def bad_mask(domain: Domain, tensor: Tensor, bounds: Any, sentinels: tuple[Any, 
         if mask.shape == tensor.shape:
             mask = mask & (tensor != value)
     return mask
-
-

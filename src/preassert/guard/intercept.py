@@ -23,6 +23,7 @@ from preassert.contracts.table import table
 from preassert.guard import verdict
 from preassert.guard.bind import Fetch, fetcher, index_fetcher
 from preassert.guard.check import holds, index_holds
+from preassert.guard.fault import Fault
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
@@ -94,9 +95,7 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], domain: In
         if COVER.active:
             return call(keyset, *args, **kwargs)
         tensor, lowest, highest, legal = fetch(args, kwargs)
-        if not (
-            type(tensor) is plain and tensor.is_cpu and not function_modes() and index_holds(tensor, lowest, highest, legal)
-        ):
+        if not (type(tensor) is plain and tensor.is_cpu and not function_modes() and index_holds(tensor, lowest, highest, legal)):
             args, kwargs = verify(row, overload, bounds, args, kwargs)
         if not covers:
             return call(keyset, *args, **kwargs)
@@ -200,7 +199,7 @@ def _verify(
     for bound in bounds:
         domain = bound.domain
         for place, tensor, limits in domain.cases(*bound.fetch(args, kwargs)):
-            if tensor.is_cpu:
+            if tensor.is_cpu and not verdict.PRETEND_DEVICE:
                 if type(tensor) is not torch.Tensor:
                     with torch._C.DisableTorchFunctionSubclass():
                         fine = holds(domain, tensor, limits, options.sentinels)
@@ -210,7 +209,7 @@ def _verify(
                     continue
             elif tensor.is_meta:
                 continue
-            fault = verdict.Fault(row, overload, domain, bound.argument_position, place, tensor, limits, args, kwargs)
+            fault = Fault(row, overload._schema, domain, bound.argument_position, place, tensor, limits, args, kwargs)
             args, kwargs = verdict.decide(fault, options)
     return args, kwargs
 

@@ -67,7 +67,9 @@ def make_options(
         mode=mode,  # type: ignore[arg-type]  # checked above
         policy=policy,  # type: ignore[arg-type]
         skip=frozenset(_skip_name(name) for name in ([skip] if isinstance(skip, str) else skip)),
-        devices=None if devices is None else frozenset(str(d).partition(":")[0] for d in ([devices] if isinstance(devices, str) else devices)),
+        devices=None
+        if devices is None
+        else frozenset(str(d).partition(":")[0] for d in ([devices] if isinstance(devices, str) else devices)),
         sentinels=tuple(sentinels),
         max_elements=max_elements,
         max_violations=max_violations,

@@ -4,80 +4,60 @@ from __future__ import annotations
 
 import math
 import os
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from preassert.contracts.domains import Domain
-from preassert.contracts.rows import Row
 from preassert.errors import Violation
 from preassert.guard import blame
 from preassert.guard.check import bad_mask
+from preassert.guard.fault import Fault
 from preassert.guard.options import Options
-from preassert.guard.site import current_frames, functional_call, site_of, user_frame
+from preassert.guard.site import Call, Trail, current_frames, functional_call, site_of, user_frame
 from preassert.hazards.likely import likely
-from preassert.model import ArgumentInfo, BadElement
+from preassert.model import ArgumentInfo, BadElement, Site
 
 _MAX_BLAMED = 10_000  # bad positions looked up in the batch
 
 
-def build(
-    row: Row,
-    domain: Domain,
-    place: int | None,
-    tensor: Tensor,
-    bounds: Any,
-    named: dict[str, Any],
-    options: Options,
-    *,
-    mode: str = "immediate",
-    frames: list[FrameType] | None = None,
-) -> Violation:
-    """The violation of ``domain`` by ``tensor``.
+def build(fault: Fault, options: Options, *, mode: str, at: Trail | None = None) -> Violation:
+    """The violation that ``fault`` is.
 
     Args:
-        place: position within a list argument (``indices`` of advanced indexing), or None.
-        named: arguments of the operator by schema name.
-        frames: frames at the call, innermost first; taken here when None.
+        at: where the call was made, when that is past; the current frames are looked at when None.
 
-    Synchronises the tensor's device: the operator has not been launched, so the context is alive.
+    Synchronises the tensor's device: the operator was not launched on these values, so the context is alive.
     """
-    if frames is None:
-        frames = current_frames()
+    frames = current_frames() if at is None else []
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        return _build(row, domain, place, tensor.detach(), bounds, named, options, mode, frames)
+        if at is None:
+            where = user_frame(frames)
+            site, module, call = (site_of(where) if where else None), blame.module_path(frames), functional_call(frames)
+        else:
+            site, module, call = at.site(), at.module, (Call(at.function, {}) if at.function else None)
+        return _build(fault, options, mode, site, module, call)
 
 
-def _build(
-    row: Row,
-    domain: Domain,
-    place: int | None,
-    tensor: Tensor,
-    bounds: Any,
-    named: dict[str, Any],
-    options: Options,
-    mode: str,
-    frames: list[FrameType],
-) -> Violation:
-    call = functional_call(frames)
+def _build(fault: Fault, options: Options, mode: str, site: Site | None, module: str | None, call: Call | None) -> Violation:
+    domain, bounds, place, row = fault.domain, fault.bounds, fault.place, fault.row
+    tensor = fault.tensor.detach()
+    named = fault.named
     argument, shape = domain.argument, tuple(tensor.shape)
-    if call is not None:
+    name = call.name if call else row.call
+    if call is not None and call.tensors:
         argument, shape = _as_passed(tensor, call.tensors, argument)
-        infos = tuple(describe(name, value) for name, value in call.tensors.items())
-        name = call.name
+        infos = tuple(describe(key, value) for key, value in call.tensors.items())
     else:
         infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, Tensor))
         if place is not None:
             argument = f"{argument}[{place}]" if len(named.get(domain.argument) or ()) > 1 else argument
             infos += (describe(argument, tensor),)
-        name = row.call
 
     mask = bad_mask(domain, tensor, bounds, options.sentinels)
     elements: tuple[BadElement, ...] = ()
     count, distinct, positions, values = 1, (), [], []
-    if mask.shape == tensor.shape and tensor.dim() > 0 or tensor.numel() == 1:
+    if (mask.shape == tensor.shape and tensor.dim() > 0) or tensor.numel() == 1:
         flat_mask = mask.reshape(-1)
         found = flat_mask.nonzero().reshape(-1)
         count = int(found.numel())
@@ -91,9 +71,7 @@ def _build(
     minimum, maximum = _extremes(tensor)
     lowest, highest = domain.limits(bounds)
     legal = (*domain.legal(bounds), *options.sentinels)
-    hazard = domain.hazard or row.hazard
-    where = user_frame(frames)
-    module = blame.module_path(frames)
+    hazard = fault.hazard
     return Violation(
         hazard,
         operator=row.operator,
@@ -109,7 +87,7 @@ def _build(
         lowest=lowest,
         highest=highest,
         legal=legal,
-        site=site_of(where) if where is not None else None,
+        site=site,
         module=module,
         sample=blame.sample(tensor, positions, values) if positions else None,
         likely=likely(

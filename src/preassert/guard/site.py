@@ -6,15 +6,17 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 import preassert
+from preassert.guard import blame
 from preassert.model import Site
 
 _OURS = os.path.dirname(os.path.abspath(preassert.__file__)) + os.sep
@@ -71,7 +73,11 @@ def user_frame(frames: list[FrameType]) -> FrameType | None:
 
 
 def site_of(frame: FrameType) -> Site:
-    return make_site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name, frame.f_globals)
+    return make_site(frame.f_code.co_filename, frame.f_lineno, _name(frame.f_code), frame.f_globals)
+
+
+def _name(code: CodeType) -> str:
+    return code.co_qualname if sys.version_info >= (3, 11) else code.co_name
 
 
 def make_site(filename: str, line: int, function: str, module_globals: dict[str, Any] | None = None) -> Site:
@@ -96,20 +102,69 @@ class Call:
     tensors: dict[str, torch.Tensor]
 
 
-def functional_call(frames: list[FrameType]) -> Call | None:
-    """The ``F.something`` call between the user's frame and the kernel, if there is one."""
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Where a call came from, kept without keeping its frames alive."""
+
+    steps: tuple[tuple[CodeType, int], ...]  # code and line, innermost first
+    module: str | None
+    function: str | None  # "F.cross_entropy", if it went through torch.nn.functional
+    user: int | None  # which step is the user's
+
+    def site(self) -> Site | None:
+        if self.user is None:
+            return None
+        code, line = self.steps[self.user]
+        return make_site(code.co_filename, line, _name(code))
+
+
+def functional_frame(frames: Iterable[FrameType]) -> FrameType | None:
+    """The outermost ``torch.nn.functional`` frame between the kernel and the user's frame."""
     found = None
     for frame in frames:
         code = frame.f_code
-        who = owner(code.co_filename)
-        if who in ("user", "package"):
+        if owner(code.co_filename) in ("user", "package"):
             break
-        if os.path.abspath(code.co_filename) == _FUNCTIONAL and not code.co_name.startswith("_") and code.co_name != "fn":
+        if _is_functional(code):
             found = frame
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _is_functional(code: CodeType) -> bool:
+    return os.path.abspath(code.co_filename) == _FUNCTIONAL and not code.co_name.startswith("_") and code.co_name != "fn"
+
+
+def functional_call(frames: Iterable[FrameType]) -> Call | None:
+    """The ``F.something`` call between the user's frame and the kernel, with its tensors, if there is one."""
+    found = functional_frame(frames)
     if found is None:
         return None
-    code = found.f_code
+    code, values = found.f_code, found.f_locals
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    values = found.f_locals
-    tensors = {name: values[name] for name in names if isinstance(values.get(name), torch.Tensor)}
-    return Call(f"F.{code.co_name}", tensors)
+    return Call(f"F.{code.co_name}", {name: values[name] for name in names if isinstance(values.get(name), torch.Tensor)})
+
+
+_module_paths: weakref.WeakKeyDictionary[torch.nn.Module, str | None] = weakref.WeakKeyDictionary()
+
+
+def trail() -> Trail:
+    """The trail of the calling code. Cheap enough for every check: locals are read of one frame at most."""
+    steps, user, module, function, saw_module = [], None, None, None, False
+    for frame in frames_from(sys._getframe(1)):
+        code = frame.f_code
+        steps.append((code, frame.f_lineno))
+        who = owner(code.co_filename)
+        if not saw_module and code.co_name == "forward":
+            innermost = frame.f_locals.get("self")
+            if isinstance(innermost, torch.nn.Module):
+                saw_module = True
+                if innermost not in _module_paths:
+                    _module_paths[innermost] = blame.module_path(list(frames_from(frame)))
+                module = _module_paths[innermost]
+        if who == "user":
+            user = len(steps) - 1
+            break
+        if user is None and _is_functional(code):
+            function = f"F.{code.co_name}"
+    return Trail(tuple(steps), module, function, user)

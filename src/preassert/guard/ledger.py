@@ -1,0 +1,264 @@
+"""Deferred violations: recorded now, settled at the next boundary, never lost and never silent.
+
+A boundary is: before any ``torch.optim`` step, the end of a guard, :func:`preassert.flush`, and the end of the process.
+Between the record and the boundary the operator has run on sanitised values; at the boundary the policy decides.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from preassert.errors import Violation
+from preassert.guard import randomness
+from preassert.guard.options import Options
+from preassert.guard.state import STATE
+
+_KEPT = 100  # violations kept in full between two boundaries; later ones are only counted
+
+
+class PreassertWarning(UserWarning):
+    """A violation under policy ``warn``, or a remark about the guard itself."""
+
+
+class Ledger:
+    """Violations between record and boundary, and the counts of the whole run."""
+
+    def __init__(self) -> None:
+        self._collectors: list[Any] = []  # device logs, asked at each boundary
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything (tests, and the child side of a fork); the hooks and the device logs stay."""
+        self.lock = threading.RLock()
+        self.pending: list[Violation] = []
+        self.pending_count = 0
+        self.counts: Counter[tuple[str, str]] = Counter()  # (hazard, site) -> violations
+        self.skipped_steps = 0
+        self.ignored = 0  # targets turned into ignore_index
+        self._tainted: set[int] = set()  # optimizers that have skipped the current bad step
+        self._taint_open = False
+
+    # --- recording
+
+    def add(self, violation: Violation, options: Options) -> None:
+        """Take a violation in. Announced on stderr at once, so that not even SIGKILL can lose it."""
+        with self.lock:
+            STATE.seen += 1
+            STATE.last = violation
+            self.counts[violation.hazard, _place(violation)] += violation.count
+            self.pending_count += 1
+            first = not self.pending
+            if len(self.pending) < _KEPT:
+                self.pending.append(violation)
+        if first and options.policy == "raise":
+            announce(f"recorded {_headline(violation)}; it is raised before the next optimizer step")
+
+    def add_ignored(self, violation: Violation) -> None:
+        """Policy ``ignore``: the bad targets have become ``ignore_index``; counted, summarised at the end."""
+        with self.lock:
+            STATE.seen += 1
+            STATE.last = violation
+            self.ignored += violation.count
+            self.counts[violation.hazard, _place(violation)] += violation.count
+            new = self.counts[violation.hazard, _place(violation)] == violation.count
+        if new:
+            announce(f"ignoring {_headline(violation)}; later ones at this line are only counted")
+
+    def attach(self, collector: Any) -> None:
+        """Ask ``collector`` at each boundary for what only a device knows: (violation, options, already ignored?)."""
+        if collector not in self._collectors:
+            self._collectors.append(collector)
+
+    # --- boundaries
+
+    def collect(self) -> None:
+        for collector in self._collectors:
+            for violation, options, ignored in collector.collect():
+                if ignored:
+                    self.add_ignored(violation)
+                else:
+                    self.add(violation, options)
+
+    def take(self) -> Violation | None:
+        """The first pending violation, with a note on the others; the ledger is then empty."""
+        with self.lock:
+            if not self.pending:
+                return None
+            first, others = self.pending[0], self.pending_count - 1
+            self.pending, self.pending_count = [], 0
+        if others:
+            noun = "violation" if others == 1 else "violations"
+            _add_note(first, f"{others} more {noun} followed before this boundary; the first is the likely cause of the others")
+        return first
+
+    def settle(self, options: Options | None) -> Violation | None:
+        """Apply the policy to what is pending.
+
+        Returns:
+            the violation to raise, or None.
+        """
+        self.collect()
+        policy = "raise" if options is None else options.policy
+        total = sum(self.counts.values())
+        if options is not None and options.max_violations is not None and self.pending and total > options.max_violations:
+            violation = self.take()
+            if violation is not None:
+                _add_note(violation, f"{total} bad values in this run, more than max_violations={options.max_violations}")
+            return violation
+        if policy in ("raise", "ignore"):
+            return self.take()
+        with self.lock:
+            pending, self.pending, self.pending_count = self.pending, [], 0
+        for violation in pending:
+            if policy == "warn":
+                _warn(violation)
+            elif options is not None:
+                self._taint_open = True
+                self._tainted = set()
+                write_quarantine(violation, options)
+        return None
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Global optimizer hook: nothing that a sanitised batch produced reaches the weights unless the policy says so."""
+        options = STATE.options
+        if options is None:
+            return
+        violation = self.settle(options)
+        if violation is not None:
+            raise violation
+        if options.policy == "skip" and self._taint_open:
+            if id(optimizer) in self._tainted:  # it has come round again: a new step
+                self._taint_open = False
+            else:
+                self._tainted.add(id(optimizer))
+                self._drop(optimizer)
+
+    def _drop(self, optimizer: Optimizer) -> None:
+        # Optimizers leave a parameter without a gradient alone: no update, no weight decay, no momentum, no state step.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        self.skipped_steps += 1
+        randomness.rewind()
+
+    def summary(self) -> str | None:
+        """What was met in this run and what became of it; None when nothing was."""
+        if not self.counts:
+            return None
+        lines = [f"{count:,} x {hazard} at {place}" for (hazard, place), count in self.counts.most_common(10)]
+        done = []
+        if self.skipped_steps:
+            done.append(f"{self.skipped_steps:,} optimizer steps skipped")
+        if self.ignored:
+            done.append(f"{self.ignored:,} targets ignored")
+        return "bad values: " + "; ".join(lines + done)
+
+
+def _place(violation: Violation) -> str:
+    return f"{violation.site.file}:{violation.site.line}" if violation.site else "an unknown line"
+
+
+def _headline(violation: Violation) -> str:
+    shown = ""
+    if violation.elements:
+        element = violation.elements[0]
+        position = f"[{', '.join(map(str, element.position))}]" if element.position else ""
+        shown = f" ({violation.argument}{position} = {element.value}, valid {violation.valid})"
+    return f"{violation.hazard} at {_place(violation)}{shown}"
+
+
+def _warn(violation: Violation) -> None:
+    site = violation.site
+    if site is None:
+        warnings.warn(str(violation), PreassertWarning, stacklevel=4)
+    else:
+        warnings.warn_explicit(str(violation), PreassertWarning, site.file, site.line, registry={})
+
+
+def announce(text: str) -> None:
+    """One line on stderr, whatever has happened to ``sys.stderr``."""
+    try:
+        print(f"preassert: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        os.write(2, f"preassert: {text}\n".encode("utf-8", "replace"))
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:  # Python 3.10 prints no notes; keep it where 3.11 would
+        error.__notes__ = [*getattr(error, "__notes__", []), note]
+
+
+def write_quarantine(violation: Violation, options: Options) -> None:
+    """One JSON line for the batch: dataset indices, values, site. Appended and flushed at once."""
+    if options.quarantine is None:
+        return
+    sample = violation.sample
+    entry = {
+        "schema": "preassert.quarantine/1",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "hazard": violation.hazard,
+        "dataset_indices": list(sample.indices) if sample else [],
+        "unknown_because": sample.unknown_because if sample else "no DataLoader batch is current",
+        "values": violation.to_dict()["elements"],
+        "count": violation.count,
+        "valid": violation.valid,
+        "site": violation.to_dict()["site"],
+        "rank": violation.rank,
+    }
+    with open(options.quarantine, "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def finish() -> None:
+    """End of the process: what is still pending is printed, and the counts."""
+    LEDGER.collect()
+    violation = LEDGER.take()
+    if violation is not None:
+        announce(f"the process ends before the next boundary; pending:\npreassert.Violation: {violation}")
+    if STATE.options is not None and STATE.options.policy != "raise":
+        summary = LEDGER.summary()
+        if summary:
+            announce(summary)
+
+
+LEDGER = Ledger()
+_hook: Any = None
+
+
+def hook_optimizers() -> None:
+    """Make every ``torch.optim`` step a boundary."""
+    global _hook
+    if _hook is None:
+        _hook = register_optimizer_step_pre_hook(LEDGER.before_step)
+
+
+def unhook_optimizers() -> None:
+    global _hook
+    if _hook is not None:
+        _hook.remove()
+        _hook = None
+
+
+def in_backward() -> bool:
+    """Is this thread inside the autograd engine (including the forward that checkpointing repeats there)?"""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
+
+
+atexit.register(finish)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=LEDGER.reset)
