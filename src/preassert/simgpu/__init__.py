@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
-from preassert.simgpu import autocast, cuda_api, kernels
+from preassert.simgpu import autocast, collectives, cuda_api, kernels
 from preassert.simgpu.cuda_api import active, set_sync_debug_mode
 from preassert.simgpu.device import Device, write_stderr
 from preassert.simgpu.kernels import holder
@@ -57,6 +57,7 @@ def activate(*, limit_bytes: int | None = None, device_count: int | None = None,
     cuda_api.register_backend()
     kernels.register()
     autocast.register()
+    collectives.register()
     limit = limit_bytes if limit_bytes is not None else _environment_integer("PREASSERT_SIMGPU_BYTES")
     count = device_count if device_count is not None else _environment_integer("LOCAL_WORLD_SIZE") or 1
     holder.device = Device(limit_bytes=limit, blocking=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1", device_count=count)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from preassert.simgpu import collectives
 from preassert.simgpu.device import Device, Marker
 from preassert.simgpu.kernels import check_ordinal, holder, is_pinned, pin
 from preassert.simgpu.memory import BACKEND, on_device, to_device_label
@@ -313,10 +314,58 @@ def _cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, 
     return _to(tensor, _device().index if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
 
 
+def _numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
+    if on_device(tensor) and not force:
+        raise TypeError(
+            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    return _native_numpy(tensor.detach().cpu() if on_device(tensor) else tensor, force=force)
+
+
+_native_numpy = torch.Tensor.numpy
+
+
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     if on_device(tensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return pin(tensor)
+
+
+def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``factory`` with ``pin_memory=True`` served by the simulation: torch would ask the backend for an allocator."""
+
+    @functools.wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        wanted = kwargs.pop("pin_memory", False)
+        tensor = factory(*args, **kwargs)
+        return pin(tensor) if wanted else tensor
+
+    return made
+
+
+_FACTORIES = (
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like",
+    "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+)  # fmt: skip
+
+
+def _apply(module: torch.nn.Module, function: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+    """``Module._apply``: a parameter that moves to "cuda" stays the same object, so an optimizer made before goes on with it."""
+    future = torch.__future__
+    before = future.get_swap_module_params_on_conversion()
+    future.set_swap_module_params_on_conversion(True)
+    try:
+        return _native_apply(module, function, recurse)
+    except RuntimeError as error:
+        if "swap" not in str(error):
+            raise
+        future.set_swap_module_params_on_conversion(False)  # a live graph holds the parameter: it gets a successor
+        return _native_apply(module, function, recurse)
+    finally:
+        future.set_swap_module_params_on_conversion(before)
+
+
+_native_apply = torch.nn.Module._apply
 
 
 # --- storages and checkpoints ----------------------------------------------------------------------------------------
@@ -502,15 +551,25 @@ def switch_on() -> None:
     }.items():  # fmt: skip
         _replace(cuda, name, value)
     for name, value in {
-        "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "pin_memory": _pin_memory,
+        "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "numpy": _numpy, "pin_memory": _pin_memory,
         "is_pinned": lambda tensor, device=None: is_pinned(tensor),
         "get_device": lambda tensor: _device().index if on_device(tensor) else -1,
     }.items():  # fmt: skip
         _replace(torch.Tensor, name, value)
+    from torch.utils._device import _device_constructors
+
+    _device_constructors()  # remembers torch's own factories, which ours call
+    for name in _FACTORIES:
+        _replace(torch, name, _pinning(getattr(torch, name)))
+    _replace(torch.nn.Module, "_apply", _apply)
+    _replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     _replace(torch.UntypedStorage, "clone", _clone_storage)
     _replace(torch, "Generator", Generator)
     _replace(torch, "set_autocast_enabled", _both_autocasts(torch.set_autocast_enabled))
     _replace(torch, "set_autocast_dtype", _both_autocasts(torch.set_autocast_dtype))
+    if torch.distributed.is_available():
+        for name, value in collectives.replacements().items():
+            _replace(torch.distributed, name, value)
     if hasattr(torch, "accelerator"):
         for name, value in {
             "is_available": lambda: True, "current_accelerator": lambda *_a, **_k: torch.device("cuda"),

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from preassert.simgpu.cells import HOST_KERNELS
 from preassert.simgpu.assertions import CHECKS, Check, fault_of
 from preassert.simgpu.device import Device, Kernel, below_every_mode, write_stderr
 from preassert.simgpu.memory import BACKEND, host_tensors, on_device, to_device_label, to_host_label
@@ -64,11 +65,15 @@ class Operator:
     geometries: dict[Any, Any] = field(default_factory=dict)
 
 
+def base_name(name: str) -> str:
+    """``aten::index_put_`` and ``aten::index_put.out``: ``index_put``."""
+    base = name.removeprefix("aten::").partition(".")[0]
+    return base if base.startswith("__") else base.rstrip("_")
+
+
 def describe(overload: Any) -> Operator:
     schema = overload._schema
-    base = schema.name.removeprefix("aten::")
-    if not base.startswith("__"):
-        base = base.rstrip("_")
+    base = base_name(schema.name)
     written: list[int | str] = []
     alias_of: dict[frozenset[str], int | str] = {}
     for position, argument in enumerate(schema.arguments):
@@ -90,11 +95,14 @@ def describe(overload: Any) -> Operator:
         bool(_WAITING_TAGS & set(overload.tags)),
         torch.Tag.nondeterministic_seeded in overload.tags,
         CHECKS.get(base),
-        _cpu_kernel(overload) if base in CHECKS else overload,
+        _cpu_kernel(overload) if base in CHECKS or schema.name in HOST_KERNELS else overload,
     )
 
 
+@functools.cache
 def _cpu_kernel(overload: Any) -> Callable[..., Any]:
+    if overload._schema.name in HOST_KERNELS and not overload._overloadname.startswith("out"):
+        return HOST_KERNELS[overload._schema.name]
     if hasattr(torch.library, "get_kernel"):  # torch >= 2.9
         with contextlib.suppress(RuntimeError):
             return functools.partial(torch.library.get_kernel(overload, "CPU").call_boxed, _CPU)
@@ -131,8 +139,22 @@ def _freeze_host(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, An
     return [freeze(value, names[i]) for i, value in enumerate(args)], {key: freeze(value, key) for key, value in kwargs.items()}
 
 
-def _launch(operator: Operator, *args: Any, **kwargs: Any) -> Any:
-    """The kernel of most operators."""
+class _Launcher:
+    """The kernel of most operators; the schema is read at the first call."""
+
+    __slots__ = ("_operator", "overload")
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+        self._operator: Operator | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._operator is None:
+            self._operator = describe(self.overload)
+        return _launch(self._operator, args, kwargs)
+
+
+def _launch(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = holder.device
     with device.lock:
         device.raise_if_dead()
@@ -526,6 +548,8 @@ def _kernel_for(name: str) -> Callable[..., Any] | None:
     """The kernel to register for one operator, or None where torch's own composite kernel serves."""
     if name in _SPECIAL:
         return _SPECIAL[name]
+    if name in HOST_KERNELS:
+        return _Launcher(_overload(name))
     backend = _has_kernel(name, "CPU")
     explicit = _has_kernel(name, "CompositeExplicitAutograd") or _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
     if not backend and not explicit:
@@ -541,7 +565,7 @@ def _kernel_for(name: str) -> Callable[..., Any] | None:
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
     if not mutates and not any("Tensor" in str(result.type) for result in schema.returns) and not _waits(overload):
         return None
-    return functools.partial(_launch, describe(overload))
+    return _Launcher(overload)
 
 
 def _waits(overload: Any) -> bool:
@@ -559,6 +583,8 @@ def register() -> tuple[torch.library.Library, ...]:
                 continue
             with contextlib.suppress(AttributeError):  # operators of TorchScript only
                 kernel = _kernel_for(name)
+                if isinstance(kernel, _Launcher) and base_name(name) in CHECKS:
+                    _cpu_kernel(kernel.overload)  # now, before a guard can stand above it
                 if kernel is not None:
                     library.impl(name.removeprefix("aten::"), kernel, _KEY)
         for name in _FACTORIES:
