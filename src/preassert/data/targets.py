@@ -22,6 +22,8 @@ MASK_FOLDERS = frozenset(("masks", "mask", "labels", "label", "annotations", "an
 _CHECKPOINT = (
     "config.json",
     "adapter_config.json",
+    "model_index.json",
+    "modules.json",
     "model.safetensors",
     "pytorch_model.bin",
     "tokenizer.json",

@@ -17,22 +17,10 @@ from preassert.data.rules import Report
 from preassert.data.wording import note
 from preassert.errors import UsageError
 
-__all__ = ["check", "is_checkpoint"]
+__all__ = ["check"]
 
-_MARKS = ("config.json", "adapter_config.json", "model_index.json", "modules.json", "tokenizer_config.json")
-_INDEXES = (".safetensors.index.json", ".bin.index.json")
-_WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin")
 # A diffusers pipeline: each text encoder beside its tokenizer.
 _PIPELINE_PARTS = (("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2"), ("text_encoder_3", "tokenizer_3"))
-
-
-def is_checkpoint(path: str) -> bool:
-    """Whether ``path`` is a folder that looks like a model checkpoint, and not like a folder of data."""
-    try:
-        names = set(os.listdir(path))
-    except OSError:
-        return False
-    return not names.isdisjoint((*_MARKS, *_WEIGHTS)) or any(name.endswith(_INDEXES) for name in names)
 
 
 def check(path: str, data: Sequence[str] = (), ignore: tuple[int, ...] = (-100,)) -> Report:

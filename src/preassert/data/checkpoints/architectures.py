@@ -69,6 +69,11 @@ TASKS: tuple[tuple[str, Task], ...] = (
     ("ForConditionalGeneration", "tokens"),
     ("ForSpeechSeq2Seq", "tokens"),
     ("EncoderDecoderModel", "tokens"),
+    ("MTModel", "tokens"),
+    ("GenerationDecoder", "tokens"),
+    ("ForTextToText", "tokens"),
+    ("ForSpeechToText", "tokens"),
+    ("Text2Text", "tokens"),
     ("ForMultipleChoice", "other"),
     ("ForQuestionAnswering", "other"),
     ("ForNextSentencePrediction", "other"),
@@ -101,7 +106,8 @@ class Positions:
         included: ``max_position_embeddings`` counts the rows of the offset too (RoBERTa: 514 for 512 tokens), or it does
             not (BART: 1024 with 1026 rows).
         bounded: False where no length can leave the table.
-        from_config: True where positions index a buffer of ``max_position_embeddings`` that is not in the checkpoint.
+        from_config: True where positions index a buffer of ``max_position_embeddings`` rows that is not in the checkpoint;
+            that is indexed, not embedded.
     """
 
     offset: int | str = 0
@@ -113,6 +119,7 @@ class Positions:
 _AFTER_PADDING = Positions(offset=PADDING)
 _TWO_MORE = Positions(offset=2, included=False)
 _ENDLESS = Positions(bounded=False)
+_BUFFER = Positions(from_config=True)
 
 POSITIONS: dict[str, Positions] = {
     **dict.fromkeys(
@@ -126,8 +133,9 @@ POSITIONS: dict[str, Positions] = {
         ("bart", "biogpt", "mbart", "mra", "mvp", "nystromformer", "opt", "plbart", "trocr", "yoso"),
         _TWO_MORE,
     ),
-    "prophetnet": _ENDLESS,  # positions are clamped to the table
-    "xlm-prophetnet": _ENDLESS,
+    **dict.fromkeys(("prophetnet", "xlm-prophetnet"), _ENDLESS),  # positions are clamped to the table
+    **dict.fromkeys(("fsmt", "tapas"), _ENDLESS),  # the table grows; positions restart in every cell and stop at the last
+    **dict.fromkeys(("codegen", "ctrl", "gptj"), _BUFFER),
 }  # fmt: skip
 
 # Values of ``position_embedding_type`` for which a table is not looked up, even if the checkpoint holds one (ESM-2).
@@ -146,7 +154,9 @@ LEARNED_POSITIONS = frozenset(
 )  # fmt: skip
 
 # ``token_type_ids`` are looked up in the token table.
-TOKEN_TYPES_ARE_TOKENS = frozenset({"gpt2", "openai-gpt", "ctrl", "gpt_neo", "gpt_bigcode", "gptj", "codegen"})
+TOKEN_TYPES_ARE_TOKENS = frozenset(
+    {"codegen", "ctrl", "flaubert", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "imagegpt", "openai-gpt", "xlm"}
+)
 
 # Rows of the token table beyond ``vocab_size``.
 EXTRA_ROWS = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}

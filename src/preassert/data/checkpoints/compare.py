@@ -261,7 +261,7 @@ def _lengths(checkpoint: Checkpoint) -> Iterator[Finding]:
     for file, key, longest in checkpoint.longest:
         if longest > size:
             yield _finding(
-                EMBEDDING,
+                bound.hazard,
                 file,
                 key,
                 [longest],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from preassert.data.source import read_small
+from preassert.data.wording import unreadable
 from preassert.errors import InputError
+from preassert.model import Finding
 
 LARGEST_FILE_BYTES = 256 << 20  # large tokenizer.json files have some 35 MB, a config a few kB
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -52,6 +55,11 @@ def read_json_object(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(path, f"a JSON object is expected, found {type(value).__name__}")
     return value
+
+
+def damaged(error: InputError) -> Finding:
+    """The finding for a file of a checkpoint that cannot be read."""
+    return replace(unreadable(error.file, error.reason), fix="fetch the file again, or save the checkpoint again")
 
 
 def whole_number(value: Any) -> int | None:

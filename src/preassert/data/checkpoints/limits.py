@@ -11,8 +11,10 @@ from preassert.data.checkpoints import architectures
 from preassert.data.checkpoints.architectures import PADDING, Positions, Task
 from preassert.data.checkpoints.files import whole_number
 from preassert.data.checkpoints.weights import TensorInfo
+from preassert.data.rules import EMBEDDING
 
 Config = Mapping[str, Any]
+INDEX = "index-out-of-range"
 _POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
 
@@ -25,7 +27,8 @@ class Bound:
         source: what says so, in words that follow "set by": ``"wte.weight in gpt2/model.safetensors"``.
         file: the file that says so.
         declared: what config.json says of the same size, where it does; and under which key.
-        rows: rows of the table, where they are more than ``size`` (positions that begin at an offset).
+        rows: rows of the table of positions, which are more than ``size`` where the first token is not at row 0.
+        hazard: what an index beyond it meets.
     """
 
     size: int
@@ -34,6 +37,7 @@ class Bound:
     declared: int | None = None
     key: str | None = None
     rows: int | None = None
+    hazard: str = EMBEDDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +204,9 @@ class _Resolver:
             if not known or declared is None:
                 return None
             rule = rule or Positions()
-            offset = _offset(rule, config) if rule.included else 0
-            return Bound(max(0, declared - offset), f"{key} in {self.config_file}", self.config_file)
+            size = max(0, declared - (_offset(rule, config) if rule.included else 0))
+            hazard = INDEX if rule.from_config else EMBEDDING
+            return Bound(size, f"{key} in {self.config_file}", self.config_file, hazard=hazard)
         if rule is None:  # two rows more than declared: the offset of fairseq's learned positions
             rule = Positions() if declared is None or tensor.shape[0] != declared + 2 else Positions(offset=2, included=False)
         offset = _offset(rule, config)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preassert.data.checkpoints.architectures import Task
-from preassert.data.checkpoints.files import read_json_object
+from preassert.data.checkpoints.files import damaged, read_json_object
 from preassert.data.checkpoints.limits import Limits, limits_of
 from preassert.data.checkpoints.vocabulary import Tokenizer, read_tokenizer
 from preassert.data.checkpoints.weights import TensorInfo, Weights, read_weights
-from preassert.data.wording import unreadable
 from preassert.errors import InputError
 from preassert.model import Finding, Where
 
@@ -181,7 +180,7 @@ def _json(out: Checkpoint, names: list[str], name: str) -> tuple[str | None, dic
     try:
         content = read_json_object(path)
     except InputError as error:
-        out.findings.append(unreadable(error.file, error.reason))
+        out.findings.append(damaged(error))
         return None, {}
     out.files.append(path)
     return path, content

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from preassert.data.checkpoints.files import read_bytes, read_json, read_json_object, whole_number
+from preassert.data.checkpoints.files import damaged, read_bytes, read_json, read_json_object, whole_number
 from preassert.data.checkpoints.sentencepiece import read_pieces
-from preassert.data.wording import unreadable
 from preassert.errors import InputError
 from preassert.model import Finding
 
@@ -67,7 +66,7 @@ def read_tokenizer(folder: str, names: Iterable[str]) -> Tokenizer:
         try:
             step()
         except InputError as error:
-            reader.out.findings.append(unreadable(error.file, error.reason))
+            reader.out.findings.append(damaged(error))
     return reader.out
 
 

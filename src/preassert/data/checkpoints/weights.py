@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from preassert.data.checkpoints.files import read_json_object, refuse_lfs_pointer
+from preassert.data.checkpoints.files import damaged, read_json_object, refuse_lfs_pointer
 from preassert.data.checkpoints.pickled import read_shapes
-from preassert.data.wording import unreadable
 from preassert.errors import InputError
 from preassert.model import Finding, Where
 
@@ -149,7 +148,7 @@ def _read_into(weights: Weights, path: str) -> bool:
     try:
         weights.tensors.update(read_file(path))
     except InputError as error:
-        weights.findings.append(unreadable(error.file, error.reason))
+        weights.findings.append(damaged(error))
         return False
     weights.files.append(path)
     return True
@@ -162,7 +161,7 @@ def _read_index(folder: str, name: str, present: set[str], weights: Weights) -> 
         if not isinstance(mapping, dict) or not all(isinstance(shard, str) for shard in mapping.values()):
             raise InputError(path, "has no weight_map from tensor names to files")
     except InputError as error:
-        weights.findings.append(unreadable(error.file, error.reason))
+        weights.findings.append(damaged(error))
         return
     listed: dict[str, list[str]] = {}
     for tensor, shard in mapping.items():
