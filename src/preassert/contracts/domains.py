@@ -8,7 +8,8 @@ Every domain answers four questions about a *case* (a tensor and its bounds):
 
 - ``bad(tensor, bounds)``: a bool tensor of the tensor's shape, True where the value is outside;
 - ``repair(tensor, bounds)``: a tensor of the same shape, dtype and device whose values are all inside (for the deferred
-  guard); elements that were inside keep their value;
+  guard); elements that were inside keep their value, unless the demand ties elements together (offsets, rows of weights);
+  ``NotImplementedError`` where ``can_repair(bounds)`` is False (an empty dimension, a wrong sum);
 - ``valid(bounds)``: the range in words; ``limits(bounds)``: (lowest, highest) where it is a range, both inclusive;
 - ``legal(bounds)``: further values that are fine (``ignore_index``).
 """
@@ -33,6 +34,47 @@ def is_integral(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex()) and str(tensor.dtype) not in ("torch.bool", "torch.uint8")
 
 
+UNBOUNDED = 2**62  # stands for "no upper bound" where a demand is on integers
+_NARROW = {
+    "torch.uint8": (0, 2**8 - 1),
+    "torch.int8": (-(2**7), 2**7 - 1),
+    "torch.int16": (-(2**15), 2**15 - 1),
+    "torch.int32": (-(2**31), 2**31 - 1),
+}
+
+
+def representable(tensor: Tensor) -> tuple[int, int]:
+    """Lowest and highest value of an integer dtype. torch refuses to clamp to, or compare with, a number beyond them."""
+    return _NARROW.get(str(tensor.dtype), (-(2**63), 2**63 - 1))
+
+
+def outside(tensor: Tensor, lowest: int, highest: int) -> Tensor:
+    """True where an integer is not in ``lowest..highest``; bounds may lie beyond what the dtype can hold."""
+    floor, ceiling = representable(tensor)
+    if lowest > highest or lowest > ceiling or highest < floor:
+        return tensor == tensor
+    if lowest <= floor:
+        return tensor != tensor if highest >= ceiling else tensor > highest
+    if highest >= ceiling:
+        return tensor < lowest
+    return (tensor < lowest) | (tensor > highest)
+
+
+def clamped(tensor: Tensor, lowest: int, highest: int) -> Tensor:
+    """``tensor`` brought into ``lowest..highest``.
+
+    Raises:
+        NotImplementedError: there are elements and the range holds no value of this dtype.
+    """
+    floor, ceiling = representable(tensor)
+    lowest, highest = max(lowest, floor), min(highest, ceiling)
+    if lowest > highest:
+        if tensor.numel() == 0:
+            return tensor
+        raise NotImplementedError("no value is inside: nothing can stand in")
+    return tensor.clamp(lowest, highest)
+
+
 class Domain:
     """Base: one argument, the hazard of leaving its domain, and which schema arguments the bounds are made of."""
 
@@ -50,6 +92,10 @@ class Domain:
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
         raise NotImplementedError
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        """Is there a stand-in of the same shape? Known from the bounds alone, so without a look at the device."""
+        return True
 
     def valid(self, bounds: Bounds) -> str:
         raise NotImplementedError
@@ -73,7 +119,7 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
 class Index(Domain):
     """Integers in ``0..size-1`` (or ``-size..size-1`` where negatives count from the end), or a legal value.
 
-    Bounds are ``(lowest, highest, legal)``, both inclusive.
+    Bounds are ``(lowest, highest, legal)``, both inclusive. ``lowest`` is 1 for pivots, -1 where -1 ends a list.
     """
 
     kind = "index"
@@ -111,29 +157,42 @@ class Index(Domain):
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
         lowest, highest, legal = bounds
-        outside = (tensor < lowest) | (tensor > highest)
-        for value in legal:
-            outside = outside & (tensor != value)
-        return outside
+        wrong = outside(tensor, lowest, highest)
+        for value in self._held(tensor, legal):
+            wrong = wrong & (tensor != value)
+        return wrong
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
         lowest, highest, legal = bounds
-        safe = tensor.clamp(max(lowest, 0), max(highest, 0)) if not self.wraps else tensor.clamp(lowest, max(highest, 0))
+        legal = self._held(tensor, legal)
+        if highest < lowest and legal:
+            return tensor.masked_fill(tensor != legal[0], legal[0])
+        safe = clamped(tensor, lowest, highest)
         for value in legal:
             safe = tensor.where(tensor == value, safe)
         return safe
 
+    def can_repair(self, bounds: Bounds) -> bool:
+        lowest, highest, legal = bounds
+        return bool(lowest <= highest or legal)
+
+    @staticmethod
+    def _held(tensor: Tensor, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of ``values`` that the dtype can hold: no element can be one of the others."""
+        floor, ceiling = representable(tensor)
+        return tuple(value for value in values if floor <= value <= ceiling)
+
     def valid(self, bounds: Bounds) -> str:
         lowest, highest, legal = bounds
-        if highest < lowest or (self.wraps and highest < 0):
+        if highest < lowest:
             return "none (the indexed dimension is empty)"
-        text = f"{lowest}..{highest}"
+        text = f"{lowest}..{highest}" if highest < UNBOUNDED else f">= {lowest}"
         for value in legal:
             text += f" or {self.name_of_legal}={value}"
         return text
 
-    def limits(self, bounds: Bounds) -> tuple[int, int]:
-        return bounds[0], bounds[1]
+    def limits(self, bounds: Bounds) -> tuple[int, int | None]:
+        return bounds[0], bounds[1] if bounds[1] < UNBOUNDED else None
 
     def legal(self, bounds: Bounds) -> tuple[int, ...]:
         return tuple(bounds[2])
@@ -248,7 +307,14 @@ class Distribution(Domain):
 
 
 class Offsets(Domain):
-    """``offsets[0] == 0``, non-decreasing, the last one at most ``length``. Bounds are ``(length, starts_at_zero)``."""
+    """Where each segment begins (or ends): non-decreasing integers in ``0..length``. Bounds are ``(length, longest)``.
+
+    Args:
+        length: size of what is cut into segments; ``UNBOUNDED`` where the arguments do not say.
+        starts_at_zero: the first one must be 0.
+        ends_at_length: the last one must be ``length``.
+        longest: largest size of one segment, where that is limited.
+    """
 
     kind = "offsets"
 
@@ -259,50 +325,249 @@ class Offsets(Domain):
         length: Callable[..., int],
         starts_at_zero: bool = True,
         ends_at_length: bool = False,
+        longest: Callable[..., int] | None = None,
         hazard: str | None = None,
     ) -> None:
         self.argument = argument
         self.hazard = hazard
         self.length = length
-        self.parameters = (argument, *names_of(length))
+        self.longest = longest
+        self._length_names = names_of(length)
+        self.parameters = (argument, *self._length_names, *(names_of(longest) if longest is not None else ()))
         self.starts_at_zero = starts_at_zero
         self.ends_at_length = ends_at_length
 
     def cases(self, *values: Any) -> Iterator[Case]:
         tensor = values[0]
         if tensor is not None and tensor.dim() >= 1 and tensor.size(-1) > 0:
-            yield None, tensor, int(self.length(*values[1:]))
+            cut = 1 + len(self._length_names)
+            longest = None if self.longest is None else int(self.longest(*values[cut:]))
+            yield None, tensor, (int(self.length(*values[1:cut])), longest)
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        outside = (tensor < 0) | (tensor > bounds)
+        length, longest = bounds
+        wrong = outside(tensor, 0, length)
         if self.starts_at_zero:
-            outside.select(-1, 0).logical_or_(tensor.select(-1, 0) != 0)
+            wrong.select(-1, 0).logical_or_(tensor.select(-1, 0) != 0)
         if self.ends_at_length:
-            outside.select(-1, -1).logical_or_(tensor.select(-1, -1) != bounds)
-        if tensor.size(-1) > 1:
-            falls = tensor.narrow(-1, 1, tensor.size(-1) - 1) < tensor.narrow(-1, 0, tensor.size(-1) - 1)
-            outside.narrow(-1, 1, tensor.size(-1) - 1).logical_or_(falls)
-        return outside
+            last = tensor.select(-1, -1)
+            wrong.select(-1, -1).logical_or_(outside(last, length, length))
+        rest = tensor.size(-1) - 1
+        if rest:
+            before, after = tensor.narrow(-1, 0, rest), tensor.narrow(-1, 1, rest)
+            wrong.narrow(-1, 1, rest).logical_or_(after < before)
+            if longest is not None:
+                wrong.narrow(-1, 1, rest).logical_or_(outside(after - before, representable(tensor)[0], longest))
+        return wrong
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        return bounds[1] is None
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        safe = tensor.clamp(0, bounds).cummax(-1).values
+        length, longest = bounds
+        if longest is not None:
+            raise NotImplementedError("segments of a limited size: nothing can stand in")
+        safe = clamped(tensor, 0, length).cummax(-1).values
         if self.starts_at_zero:
             safe.select(-1, 0).zero_()
         if self.ends_at_length:
-            safe.select(-1, -1).fill_(bounds)
+            safe.select(-1, -1).fill_(length)
         return safe
 
     def valid(self, bounds: Bounds) -> str:
-        start = "first 0, " if self.starts_at_zero else ""
-        end = f"last exactly {bounds}" if self.ends_at_length else f"last at most {bounds}"
-        return f"0..{bounds} ({start}non-decreasing, {end})"
+        length, longest = bounds
+        parts = ["first 0"] if self.starts_at_zero else []
+        parts.append("non-decreasing")
+        if length < UNBOUNDED:
+            parts.append(f"last exactly {length}" if self.ends_at_length else f"last at most {length}")
+        if longest is not None:
+            parts.append(f"steps of at most {longest}")
+        return f"{f'0..{length}' if length < UNBOUNDED else '>= 0'} ({', '.join(parts)})"
+
+    def limits(self, bounds: Bounds) -> tuple[int, int | None]:
+        return 0, bounds[0] if bounds[0] < UNBOUNDED else None
+
+
+class JaggedOffsets(Offsets):
+    """The ``Tensor[] offsets`` of a jagged tensor, outermost first: each level cuts the one below it, the last the values."""
+
+    def __init__(self, argument: str = "offsets", *, length: Callable[..., int], hazard: str | None = None) -> None:
+        super().__init__(argument, length=length, starts_at_zero=False, hazard=hazard)
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        levels = values[0]
+        for place, tensor in enumerate(levels):
+            below = levels[place + 1].size(0) - 1 if place + 1 < len(levels) else int(self.length(*values[1:]))
+            if tensor.dim() == 1 and tensor.size(0) > 0:
+                yield place, tensor, (below, None)
+
+
+class SegmentLengths(Domain):
+    """Lengths of the segments of one dimension, ``[..., segments]``: none negative, each row's sum the size of the dimension.
+
+    Where ``unsafe`` (in the backward pass always) a smaller sum is fine. Bounds are ``(size, exact)``.
+    """
+
+    kind = "segments"
+
+    def __init__(self, argument: str, *, size: Callable[..., int], exact: Callable[..., bool], hazard: str | None = None) -> None:
+        self.argument = argument
+        self.hazard = hazard
+        self.size = size
+        self.exact = exact
+        self._size_names = names_of(size)
+        self.parameters = (argument, *self._size_names, *names_of(exact))
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        tensor = values[0]
+        if tensor is not None and tensor.dim() >= 1 and tensor.size(-1) > 0:
+            cut = 1 + len(self._size_names)
+            yield None, tensor, (int(self.size(*values[1:cut])), bool(self.exact(*values[cut:])))
+
+    def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        size, exact = bounds
+        negative = tensor < 0
+        # A wrong sum has no wrong element of its own: the whole row is reported.
+        total = tensor.masked_fill(negative, 0).sum(-1, keepdim=True)
+        wrong_row = ((total != size) if exact else (total > size)) & ~negative.any(-1, keepdim=True)
+        return negative | wrong_row.expand(tensor.shape)
+
+    def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        size, exact = bounds
+        ends = tensor.clamp(min=0).cumsum(-1).clamp(max=size)
+        safe = ends.clone()
+        safe.narrow(-1, 1, tensor.size(-1) - 1).sub_(ends.narrow(-1, 0, tensor.size(-1) - 1))
+        if exact:
+            safe.select(-1, -1).add_(size - ends.select(-1, -1))
+        return tensor.where(~self.bad(tensor, bounds).any(-1, keepdim=True), safe.to(tensor.dtype))
+
+    def valid(self, bounds: Bounds) -> str:
+        size, exact = bounds
+        return f">= 0, sum of a row {'exactly' if exact else 'at most'} {size}"
 
     def limits(self, bounds: Bounds) -> tuple[int, int]:
-        return 0, bounds
+        return 0, bounds[0]
+
+
+class CooIndices(Domain):
+    """Indices of a sparse COO tensor, ``[sparse_dim, nnz]``: row ``d`` in ``0..size[d]-1``. Bounds are the sizes."""
+
+    kind = "coo"
+
+    def __init__(self, argument: str = "indices", *, hazard: str | None = None) -> None:
+        self.argument = argument
+        self.hazard = hazard
+        self.parameters = (argument, "size")
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        indices, size = values
+        if indices.dim() == 2 and indices.numel() and indices.size(0) <= len(size):
+            yield None, indices, tuple(int(rows) for rows in size[: indices.size(0)])
+
+    def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        wrong = tensor < 0
+        for row, size in enumerate(bounds):
+            wrong.select(0, row).logical_or_(outside(tensor.select(0, row), 0, size - 1))
+        return wrong
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        return all(bounds)
+
+    def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        safe = tensor.clone()
+        for row, size in enumerate(bounds):
+            safe.select(0, row).copy_(clamped(tensor.select(0, row), 0, size - 1))
+        return safe
+
+    def valid(self, bounds: Bounds) -> str:
+        return ", ".join(f"0..{size - 1} in row {row}" if size else f"none in row {row}" for row, size in enumerate(bounds))
+
+
+class PlainIndices(Domain):
+    """Column (or row) numbers of a compressed sparse tensor, ``[..., nnz]``: in ``0..size-1``, ascending within each slice.
+
+    Bounds are ``(size, compressed indices)``.
+    """
+
+    kind = "plain"
+
+    def __init__(self, argument: str, *, size: str, compressed: str, hazard: str | None = None) -> None:
+        self.argument = argument
+        self.hazard = hazard
+        self.parameters = (argument, size, compressed)
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        plain, size, compressed = values
+        if plain.dim() >= 1 and plain.size(-1) > 0:
+            yield None, plain, (int(size), compressed)
+
+    def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        size, compressed = bounds
+        wrong = outside(tensor, 0, size - 1)
+        rest = tensor.size(-1) - 1
+        if rest:
+            begins = tensor.new_zeros((*tensor.shape[:-1], rest + 2))
+            begins.scatter_(-1, compressed.long().clamp(0, rest + 1), 1)
+            falls = tensor.narrow(-1, 1, rest) <= tensor.narrow(-1, 0, rest)
+            wrong.narrow(-1, 1, rest).logical_or_(falls & (begins.narrow(-1, 1, rest) == 0))
+        return wrong
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        return False
+
+    def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        raise NotImplementedError("sorted distinct indices: nothing can stand in")
+
+    def valid(self, bounds: Bounds) -> str:
+        return f"0..{bounds[0] - 1}, ascending and distinct within each slice"
+
+    def limits(self, bounds: Bounds) -> tuple[int, int]:
+        return 0, bounds[0] - 1
+
+
+class UnpackPivots(Index):
+    """Row exchanges of an LU factorisation, 1-based: ``1..rows``. Not looked at when they are not unpacked."""
+
+    def __init__(self, argument: str, *, rows: Callable[..., int], wanted: str, hazard: str | None = None) -> None:
+        super().__init__(argument, size=rows, lowest=1, hazard=hazard)
+        self.parameters = (*self.parameters, wanted)
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        if values[-1]:
+            yield None, values[0], (1, int(self.size(*values[1:-1])), ())
+
+
+class BlockPivots(Domain):
+    """Pivots of an LDL factorisation: ``1..n``, or ``-n..-1`` for one of a 2x2 block. Bounds are n."""
+
+    kind = "block pivots"
+
+    def __init__(self, argument: str, *, rows: Callable[..., int], hazard: str | None = None) -> None:
+        self.argument = argument
+        self.hazard = hazard
+        self.rows = rows
+        self.parameters = (argument, *names_of(rows))
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        yield None, values[0], int(self.rows(*values[1:]))
+
+    def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        return outside(tensor, -bounds, bounds) | (tensor == 0)
+
+    def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
+        return tensor.masked_fill(self.bad(tensor, bounds), 1)
+
+    def valid(self, bounds: Bounds) -> str:
+        return f"1..{bounds} or -{bounds}..-1"
+
+    def limits(self, bounds: Bounds) -> tuple[int, int]:
+        return -bounds, bounds
 
 
 class CtcTargets(Domain):
     """CTC labels in ``0..C-1``, not ``blank``, within the length of each sequence (padding behind it is not looked at).
+
+    ``blank`` among the labels is documented as forbidden; no kernel of torch reads out of bounds for it, all give a wrong loss.
 
     Bounds are ``(num_classes, blank, lengths)`` with lengths a list or a 1-d integer tensor.
     """
@@ -323,10 +588,11 @@ class CtcTargets(Domain):
         outside = (tensor < 0) | (tensor >= classes) | (tensor == blank)
         return outside & self._used(tensor, lengths)
 
+    def can_repair(self, bounds: Bounds) -> bool:
+        return bool(bounds[0] > 1)  # a lone class is the blank
+
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        classes, blank, _lengths = bounds
-        fallback = 0 if blank != 0 else min(1, classes - 1)
-        return tensor.masked_fill((tensor < 0) | (tensor >= classes) | self.bad(tensor, bounds), fallback)
+        return tensor.masked_fill(self.bad(tensor, bounds), 0 if bounds[1] != 0 else 1)
 
     def _used(self, tensor: Tensor, lengths: Any) -> Tensor:
         if not hasattr(lengths, "dim"):
@@ -349,7 +615,7 @@ class CtcTargets(Domain):
         return (1 if blank == 0 else 0), (classes - 2 if blank == classes - 1 and classes > 1 else classes - 1)
 
     def explain(self, tensor: Tensor, bounds: Bounds) -> str | None:
-        classes, blank, lengths = bounds
+        _classes, blank, lengths = bounds
         used = self._used(tensor, lengths)
         blanks = int(((tensor == blank) & used).sum())
         return f"blank={blank} stands {blanks} times among the targets" if blanks else None
@@ -360,7 +626,7 @@ class Lengths(Domain):
 
     kind = "lengths"
 
-    def __init__(self, argument: str, *, highest: Callable[..., int | None], lowest: int = 0, hazard: str | None = None) -> None:
+    def __init__(self, argument: str, *, highest: Callable[..., int], lowest: int = 0, hazard: str | None = None) -> None:
         self.argument = argument
         self.hazard = hazard
         self.highest = highest
@@ -368,27 +634,27 @@ class Lengths(Domain):
         self.parameters = (argument, *names_of(highest))
 
     def cases(self, *values: Any) -> Iterator[Case]:
-        highest = self.highest(*values[1:])
-        if hasattr(values[0], "dim") and highest is not None:
-            yield None, values[0], (self.lowest, int(highest))
+        if hasattr(values[0], "dim"):
+            yield None, values[0], (self.lowest, int(self.highest(*values[1:])))
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        return (tensor < bounds[0]) | (tensor > bounds[1])
+        return outside(tensor, bounds[0], bounds[1])
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        return tensor.clamp(bounds[0], bounds[1])
+        return clamped(tensor, bounds[0], bounds[1])
 
     def valid(self, bounds: Bounds) -> str:
-        return f"{bounds[0]}..{bounds[1]}"
+        return f"{bounds[0]}..{bounds[1]}" if bounds[1] < UNBOUNDED else f">= {bounds[0]}"
 
-    def limits(self, bounds: Bounds) -> tuple[int, int]:
-        return int(bounds[0]), int(bounds[1])
+    def limits(self, bounds: Bounds) -> tuple[int, int | None]:
+        return int(bounds[0]), int(bounds[1]) if bounds[1] < UNBOUNDED else None
 
 
 class Total(Domain):
-    """A condition on the whole tensor: ``measure(tensor) <= limit`` (or ``==``). Bounds are the limit.
+    """A condition on the whole tensor: ``measure(tensor, ...) <= limit`` (or ``==``). Bounds are ``(limit, further arguments)``.
 
-    ``unit`` names what is measured, for the report: "ones in the mask", "sum of repeats".
+    ``unit`` names what is measured, for the report: "ones in the mask", "sum of repeats". ``trim(tensor, limit, ...)`` makes
+    a stand-in, where there is one.
     """
 
     kind = "total"
@@ -397,37 +663,47 @@ class Total(Domain):
         self,
         argument: str,
         *,
-        measure: Callable[[Tensor], Tensor],
+        measure: Callable[..., Tensor],
         limit: Callable[..., int | None],
         unit: str,
         equal: bool = False,
+        trim: Callable[..., Tensor] | None = None,
         hazard: str | None = None,
     ) -> None:
         self.argument = argument
         self.hazard = hazard
+        self.trim = trim
         self.measure = measure
         self.limit = limit
         self.unit = unit
         self.equal = equal
-        self.parameters = (argument, *names_of(limit))
+        self._limit_names = names_of(limit)
+        self.parameters = (argument, *self._limit_names, *names_of(measure)[1:])
 
     def cases(self, *values: Any) -> Iterator[Case]:
-        limit = self.limit(*values[1:])
-        if values[0] is not None and limit is not None:
-            yield None, values[0], int(limit)
+        cut = 1 + len(self._limit_names)
+        limit = self.limit(*values[1:cut])
+        if limit is not None:
+            yield None, values[0], (int(limit), values[cut:])
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        total = self.measure(tensor)
-        return total != bounds if self.equal else total > bounds
+        limit, others = bounds
+        total = self.measure(tensor, *others)
+        return total != limit if self.equal else total > limit
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        return self.trim is not None
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        raise NotImplementedError(f"{self.unit}: no tensor of the same shape can stand in")
+        if self.trim is None:
+            raise NotImplementedError(f"{self.unit}: nothing can stand in")
+        return self.trim(tensor, bounds[0], *bounds[1])
 
     def valid(self, bounds: Bounds) -> str:
-        return f"{self.unit} {'==' if self.equal else '<='} {bounds}"
+        return f"{self.unit} {'==' if self.equal else '<='} {bounds[0]}"
 
     def explain(self, tensor: Tensor, bounds: Bounds) -> str | None:
-        return f"{self.unit}: {int(self.measure(tensor))}"
+        return f"{self.unit}: {int(self.measure(tensor, *bounds[1]))}"
 
 
 class Truth(Domain):

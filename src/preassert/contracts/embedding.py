@@ -59,6 +59,7 @@ ROWS: tuple[Row, ...] = (
         (_LOOKUP,),
         "backward of F.embedding_bag",
         backward=True,
+        covers=True,
         cpu_silent="the CPU kernel reads without a check",
     ),
 )

@@ -20,7 +20,7 @@ def _classes(scores: Any) -> int:
 _NLL = Index("target", size=lambda self: _classes(self), legal=lambda ignore_index: ignore_index)
 _NLL2D = Index("target", size=lambda self: int(self.size(1)), legal=lambda ignore_index: ignore_index)
 _MARGIN = Index("target", size=lambda self: _classes(self))
-# -1 ends the list of labels, whatever follows it; CUDA reads on to the end, so what follows is held to the range too.
+# -1 ends the list of labels. The CPU holds what follows it to the range too; CUDA stops at any negative number.
 _MULTILABEL = Index("target", size=lambda self: _classes(self), lowest=-1)
 _CTC_SILENT = "the CPU kernel reads past the row of log-probabilities: a number for a near label, SIGSEGV for a far one"
 
@@ -38,7 +38,10 @@ ROWS: tuple[Row, ...] = (
         backward=True,
     ),
     *variants(
-        "multilabel_margin_loss_forward multilabel_margin_loss_forward.output", TARGET, _MULTILABEL, call="F.multilabel_margin_loss"
+        "multilabel_margin_loss_forward multilabel_margin_loss_forward.output",
+        TARGET,
+        _MULTILABEL,
+        call="F.multilabel_margin_loss",
     ),
     *variants(
         "multilabel_margin_loss_backward multilabel_margin_loss_backward.grad_input",

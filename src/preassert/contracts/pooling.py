@@ -1,4 +1,7 @@
-"""Pooling indices. Source: aten/src/ATen/native/MaxUnpooling.cpp, DilatedMaxPool2d.cpp, AdaptiveMaxPooling2d.cpp, FractionalMaxPool2d.cpp."""
+"""Pooling indices.
+
+Source: aten/src/ATen/native/MaxUnpooling.cpp, DilatedMaxPool2d.cpp, AdaptiveMaxPooling2d.cpp, FractionalMaxPool2d.cpp.
+"""
 
 from __future__ import annotations
 

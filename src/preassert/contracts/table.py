@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from types import MappingProxyType
 
-from preassert.contracts import embedding, indexing, losses, pooling, sampling
+from preassert.contracts import embedding, indexing, linalg, losses, pooling, sampling, sparse
 from preassert.contracts.rows import Row
 
 FAMILIES = {
     "embedding": embedding.ROWS,
     "indexing": indexing.ROWS,
+    "linalg": linalg.ROWS,
     "losses": losses.ROWS,
     "pooling": pooling.ROWS,
     "sampling": sampling.ROWS,
+    "sparse": sparse.ROWS,
 }
 
 

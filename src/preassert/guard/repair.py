@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from preassert.contracts.domains import Index, Total
+from preassert.contracts.domains import Index
 from preassert.guard.check import bad_mask
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
@@ -15,7 +15,7 @@ from preassert.guard.options import Options
 
 def can_repair(fault: Fault) -> bool:
     """Is there a stand-in of the same shape? (There is none for a wrong ``output_size``.)"""
-    return not (isinstance(fault.domain, Total) and fault.domain.equal)
+    return fault.domain.can_repair(fault.bounds)
 
 
 def ignores(fault: Fault) -> bool:
