@@ -150,7 +150,17 @@ def _take_hazard(options: Options, value: str) -> None:
 
 
 def _take_operator(options: Options, value: str) -> None:
-    options.skip.append(value if "::" in value else f"aten::{value}")
+    import difflib
+
+    from preassert.contracts.table import table
+
+    operator = (value if "::" in value else f"aten::{value}").partition(".")[0]
+    known = {row.partition(".")[0] for row in table()}
+    if operator not in known:
+        near = difflib.get_close_matches(operator, known, n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise UsageError(f"--ignore-operator: {value!r} is not guarded{hint}")
+    options.skip.append(operator)
 
 
 def _take_sentinel(options: Options, value: str) -> None:
@@ -204,7 +214,7 @@ def _integer(option: str, value: str) -> int:
 def _unknown(name: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, [*_FLAGS, *_TAKERS], n=1)
+    near = difflib.get_close_matches(name, [*_FLAGS, *_TAKERS], n=1, cutoff=0.75)
     hint = f"did you mean {near[0]}?" if near else "options of the script go after it"
     return f"unknown option {name}; {hint}"
 
