@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from preassert.errors import Violation
-from preassert.guard import blame
+from preassert.guard import blame, compiled
 from preassert.guard.intercept import Installation, can_replace_kernels
 from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, unhook_optimizers
 from preassert.guard.options import Options, make_options
@@ -190,6 +190,9 @@ def _activate(options: Options) -> None:
             _installation = _make_installation()
             _installation.install()
             hook_optimizers()
+            compiled.hook()
+            if compiled.compiled_before():
+                announce("functions that torch.compile has compiled before this guard began are not guarded")
             blame.watch()
         STATE.push(options)
 
@@ -202,6 +205,7 @@ def _deactivate(options: Options) -> None:
             _installation.remove()
             _installation = None
             unhook_optimizers()
+            compiled.unhook()
             blame.unwatch()
             LEDGER.reset()
 

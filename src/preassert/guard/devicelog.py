@@ -24,11 +24,11 @@ from torch import Tensor
 from preassert.contracts.domains import Index, Interval, Lengths
 from preassert.errors import Violation
 from preassert.guard import record
-from preassert.guard.fault import Arguments, Fault
+from preassert.guard.fault import Fault
 from preassert.guard.ledger import LEDGER, announce, in_backward
 from preassert.guard.options import Options
 from preassert.guard.repair import ignores, stand_in
-from preassert.guard.site import Trail, trail
+from preassert.guard.site import Place, Trail, trail
 
 _SLOTS = 2048  # checks between two boundaries; when they run out the log settles early
 
@@ -42,7 +42,7 @@ class Entry:
     dtype: torch.dtype  # of the buffer that holds the answer
     slot: int
     version: int | None  # of the tensor at the check
-    at: Trail
+    at: Trail | Place
     backward: bool
 
 
@@ -64,23 +64,24 @@ class DeviceLog:
             self._buffers[dtype] = torch.zeros((2, _SLOTS), dtype=dtype, device=self.device)
         return self._buffers[dtype]
 
-    def check(self, fault: Fault, options: Options, capturing: bool) -> Arguments:
-        """Enqueue one check; returns the arguments to launch with. Does not synchronise."""
+    def check(self, fault: Fault, options: Options, capturing: bool) -> Tensor | None:
+        """Enqueue one check; returns the tensor to launch with. Does not synchronise."""
         tensor = fault.tensor.detach()
         if tensor.numel() == 0:
-            return fault.unchanged
+            return None
         if self._free >= _SLOTS:
             if capturing:
                 announce("this graph makes more guarded calls than there are slots; the rest of it is not guarded")
-                return fault.unchanged
+                return None
             LEDGER.collect()
         slot, self._free = self._free, self._free + 1
         dtype = self._write(slot, fault, tensor, options)
         self._mark()
         version = None if tensor.is_inference() else fault.tensor._version
-        entry = Entry(fault, options, dtype, slot, version, trail(), fault.row.backward or in_backward())
+        at = fault.at or trail()
+        entry = Entry(fault, options, dtype, slot, version, at, fault.row.backward or in_backward())
         (self.captured if capturing else self.entries).append(entry)
-        return fault.replaced(stand_in(fault, options))
+        return stand_in(fault, options)
 
     def _write(self, slot: int, fault: Fault, tensor: Tensor, options: Options) -> torch.dtype:
         """Kernels that leave the answer in ``slot``: extremes for ranges, a flag for everything else."""
@@ -163,7 +164,8 @@ class DeviceLog:
     def _violation(self, entry: Entry) -> Violation:
         tensor = entry.fault.tensor
         changed = entry.version is not None and not tensor.is_inference() and tensor._version != entry.version
-        violation = record.build(entry.fault, entry.options, mode="deferred", at=entry.at)
+        at = entry.at.place() if isinstance(entry.at, Trail) else entry.at
+        violation = record.build(entry.fault, entry.options, mode="deferred", at=at)
         if changed and entry not in self.captured:
             violation.detail = "the tensor was written to after the call: values and positions are those of now"
             violation.args = (violation.to_text(),)
@@ -175,8 +177,8 @@ _lock = threading.Lock()
 _side_streams: dict[torch.device, Any] = {}
 
 
-def check(fault: Fault, options: Options, capturing: bool) -> Arguments:
-    """Have the device of ``fault.tensor`` judge it later; returns sanitised arguments. Does not synchronise."""
+def check(fault: Fault, options: Options, capturing: bool) -> Tensor | None:
+    """Have the device of ``fault.tensor`` judge it later; returns the tensor to launch with. Does not synchronise."""
     device = fault.tensor.device
     log = _logs.get(device)
     if log is None:

@@ -11,6 +11,7 @@ from preassert.contracts.domains import Domain
 from preassert.contracts.rows import Row
 from preassert.guard.bind import name_arguments
 from preassert.guard.options import Options
+from preassert.guard.site import Place
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -28,6 +29,7 @@ class Fault:
     bounds: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    at: Place | None = None  # where the call was made, when that is not on the stack (compiled code)
 
     @property
     def hazard(self) -> str:

@@ -27,6 +27,8 @@ from preassert.guard.fault import Fault
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
+# guard.compiled puts ``insert`` here: how a composition is checked that is being traced for inductor
+TRACED: list[Callable[..., Any]] = []
 _PLAIN = torch.Tensor.__torch_dispatch__
 _COMPOSITE = "CompositeImplicitAutograd"
 
@@ -136,6 +138,8 @@ def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: 
         if all(map(_is_concrete, tensors)):
             with _Aside():
                 args, kwargs = verify(row, overload, bounds, args, kwargs)
+        elif TRACED:
+            args, kwargs = TRACED[0](row, overload, bounds, args, kwargs) or (args, kwargs)
         return call(keyset, *args, **kwargs)
 
     return guarded

@@ -14,28 +14,29 @@ from preassert.guard import blame
 from preassert.guard.check import bad_mask
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
-from preassert.guard.site import Call, Trail, current_frames, functional_call, site_of, user_frame
+from preassert.guard.site import Call, Place, current_frames, functional_call, site_of, user_frame
 from preassert.hazards.likely import likely
 from preassert.model import ArgumentInfo, BadElement, Site
 
 _MAX_BLAMED = 10_000  # bad positions looked up in the batch
 
 
-def build(fault: Fault, options: Options, *, mode: str, at: Trail | None = None) -> Violation:
+def build(fault: Fault, options: Options, *, mode: str, at: Place | None = None) -> Violation:
     """The violation that ``fault`` is.
 
     Args:
-        at: where the call was made, when that is past; the current frames are looked at when None.
+        at: where the call was made, when that is past; otherwise ``fault.at``, otherwise the current frames tell.
 
     Synchronises the tensor's device: the operator was not launched on these values, so the context is alive.
     """
+    at = at or fault.at
     frames = current_frames() if at is None else []
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         if at is None:
             where = user_frame(frames)
             site, module, call = (site_of(where) if where else None), blame.module_path(frames), functional_call(frames)
         else:
-            site, module, call = at.site(), at.module, (Call(at.function, {}) if at.function else None)
+            site, module, call = at.site, at.module, at.call
         return _build(fault, options, mode, site, module, call)
 
 

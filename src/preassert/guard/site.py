@@ -103,6 +103,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call was made, as a report names it."""
+
+    site: Site | None
+    module: str | None
+    call: Call | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trail:
     """Where a call came from, kept without keeping its frames alive."""
 
@@ -111,11 +120,12 @@ class Trail:
     function: str | None  # "F.cross_entropy", if it went through torch.nn.functional
     user: int | None  # which step is the user's
 
-    def site(self) -> Site | None:
-        if self.user is None:
-            return None
-        code, line = self.steps[self.user]
-        return make_site(code.co_filename, line, _name(code))
+    def place(self) -> Place:
+        site = None
+        if self.user is not None:
+            code, line = self.steps[self.user]
+            site = make_site(code.co_filename, line, _name(code))
+        return Place(site, self.module, Call(self.function, {}) if self.function else None)
 
 
 def functional_frame(frames: Iterable[FrameType]) -> FrameType | None:

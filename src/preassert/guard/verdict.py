@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from preassert.guard import devicelog, record
 from preassert.guard.check import holds
@@ -17,7 +18,13 @@ PRETEND_DEVICE = False
 
 
 def decide(fault: Fault, options: Options) -> Arguments:
-    """Raise, or return the arguments to launch with.
+    """Raise, or return the arguments to launch with; see :func:`judge`."""
+    instead = judge(fault, options)
+    return fault.unchanged if instead is None else fault.replaced(instead)
+
+
+def judge(fault: Fault, options: Options) -> Tensor | None:
+    """Raise, or say what to launch with in the place of ``fault.tensor`` (None: the tensor itself).
 
     Host tensors arrive here only when they are bad. Device tensors arrive unjudged; in immediate mode judging one
     synchronises its device.
@@ -26,23 +33,24 @@ def decide(fault: Fault, options: Options) -> Arguments:
         Violation: immediate mode.
     """
     if fault.left_out(options):
-        return fault.unchanged
+        return None
     if fault.tensor.is_cpu and not PRETEND_DEVICE:
         return _settle_bad(fault, options, deferred=options.mode == "deferred" or options.policy != "raise")
     capturing = fault.tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     if options.mode != "immediate" and can_repair(fault):
         return devicelog.check(fault, options, capturing)
     if capturing:  # a synchronisation would break the capture
-        return fault.unchanged
+        return None
     with torch._C.DisableTorchFunctionSubclass():
         if holds(fault.domain, fault.tensor, fault.bounds, options.sentinels):
-            return fault.unchanged
+            return None
     return _settle_bad(fault, options, deferred=False)
 
 
-def _settle_bad(fault: Fault, options: Options, *, deferred: bool) -> Arguments:
+def _settle_bad(fault: Fault, options: Options, *, deferred: bool) -> Tensor:
+    mode = "compiled" if fault.at is not None else "deferred" if deferred else "immediate"
     if not deferred or not can_repair(fault):
-        violation = record.build(fault, options, mode="immediate")
+        violation = record.build(fault, options, mode=mode)
         STATE.seen += 1
         STATE.last = violation
         raise violation
@@ -50,9 +58,9 @@ def _settle_bad(fault: Fault, options: Options, *, deferred: bool) -> Arguments:
     backward = fault.row.backward or in_backward()
     # The backward pass works on the indices that the forward saved: the fault is the same one.
     if not (backward and (ignoring or LEDGER.pending)):
-        violation = record.build(fault, options, mode="deferred")
+        violation = record.build(fault, options, mode=mode)
         if ignoring:
             LEDGER.add_ignored(violation)
         else:
             LEDGER.add(violation, options)
-    return fault.replaced(stand_in(fault, options))
+    return stand_in(fault, options)
