@@ -61,6 +61,11 @@ class Rule:
         return self.lowest is not None or self.highest is not None or self.names is not None or self.alphabet is not None
 
     @property
+    def provable(self) -> bool:
+        """Whether the extremes of a column of whole numbers are enough to prove it clean."""
+        return self.bounded and self.max_length is None and self.alphabet is None
+
+    @property
     def valid(self) -> str:
         """The legal values in words: ``"0..4 or ignore_index -100"``."""
         if self.alphabet is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from preassert.data import formats
 from preassert.data.formats import hf
-from preassert.data.formats.base import Reader
-from preassert.data.rules import TARGET, Report, Rule
+from preassert.data.formats.base import Proven, Reader
+from preassert.data.rules import TARGET, Report, Rule, hazard_of_column
 from preassert.data.source import Source, expand, is_remote, reading, source, walk
 from preassert.data.tally import Tally
-from preassert.data.wording import findings_of, note, summarise, unreadable
+from preassert.data.wording import LinesOf, findings_of, note, summarise, unreadable
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -54,6 +54,14 @@ class Options:
     header: bool = True
     histogram: bool | None = None
     progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A rule as the caller gave it, and the tally of the column that it found."""
+
+    rule: Rule
+    tally: Tally
 
 
 @dataclass(slots=True)
@@ -97,7 +105,7 @@ class Scan:
         self.rules = rules
         self.options = options
         self.report = Report(scanned={"files": 0, "rows": 0})
-        self.tallies: dict[str, list[Tally]] = {}
+        self.tallies: dict[tuple[Rule, str | None], list[Tally]] = {}
         self.missing: dict[Rule, _Missing] = {}
         self.found: set[Rule] = set()
         self.last_file = ""
@@ -142,40 +150,38 @@ class Scan:
         """Check one file; what is wrong with the file itself becomes a finding."""
         self.report.scanned["files"] += 1
         self.last_file = path
-        tallies: list[Tally] = []
+        plan: list[_Planned] = []
         reader: Reader | None = None
         try:
             with reading(path):
                 reader = formats.open_reader(source(path, dtype=self.options.dtype, header=self.options.header))
-                tallies = self._plan(reader, path, class_names or {})
-                if tallies:
-                    self._read(reader, tallies)
+                plan = self._plan(reader, path, class_names or {})
+                if plan:
+                    self._read(reader, [planned.tally for planned in plan])
         except InputError as error:
             self.report.findings.append(unreadable(error.file, error.reason))
         if reader is not None:
-            with reading(path):
-                self._conclude(reader, path, tallies)
+            self._conclude(reader, path, plan)
 
-    def _plan(self, reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> list[Tally]:
+    def _plan(self, reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> list[_Planned]:
         """One tally for each rule whose column the file has."""
         names = reader.columns()
         if names == () and reader.count_rows() is None:
             raise ValueError("the file is empty")
-        tallies: list[Tally] = []
+        plan: list[_Planned] = []
         for rule in self.rules:
-            column = rule.column if rule.column is not None else _evident_column(reader, path, class_names)
+            column = rule.column if rule.column is not None else _evident_column(reader, class_names)
             if column is None or (names is not None and column not in names):
-                self._miss(rule, path, names or reader.example())
+                self._miss(rule, path, names or _example(reader))
                 continue
-            self.found.add(rule)
+            effective = replace(rule, column=column)
+            if rule.column is None and rule.hazard == TARGET:
+                effective = replace(effective, hazard=hazard_of_column(column))
             declared = class_names.get(column) or reader.class_names(column)
-            effective = (
-                replace(rule, column=column, names=declared)
-                if declared and not rule.bounded and rule.max_length is None
-                else rule
-            )
-            tallies.append(Tally(effective, column))
-        return tallies
+            if declared and not rule.bounded and rule.max_length is None:
+                effective = replace(effective, names=declared)
+            plan.append(_Planned(rule, Tally(effective, column)))
+        return plan
 
     def _miss(self, rule: Rule, path: str, columns: tuple[str, ...]) -> None:
         entry = self.missing.setdefault(rule, _Missing([], columns))
@@ -185,14 +191,14 @@ class Scan:
         total = reader.count_rows()
         histogram = self.options.histogram
         skip_proven = histogram is False or (histogram is None and total is not None and total > HISTOGRAM_ROWS)
-        rules = {tally.column or "": tally.rule for tally in tallies}
-        if skip_proven:
-            for tally in tallies:
+        rules: dict[str, list[Rule]] = {}
+        for tally in tallies:
+            rules.setdefault(tally.column or "", []).append(tally.rule)
+            if skip_proven:
                 tally.histogram = None
 
         def covered(column: str, low: int, high: int) -> bool:
-            rule = rules[column]
-            return rule.bounded and rule.max_length is None and rule.alphabet is None and rule.covers(low, high)
+            return all(rule.provable and rule.covers(low, high) for rule in rules[column])
 
         for chunk in reader.chunks(list(rules), covered if skip_proven else None):
             done = 0
@@ -200,7 +206,7 @@ class Scan:
                 values = chunk.columns.get(tally.column or "")
                 if values is None:
                     continue
-                if hasattr(values, "low"):
+                if isinstance(values, Proven):
                     tally.prove(values.rows, values.low, values.high)
                 else:
                     tally.feed(values, chunk.first_row, text=reader.text)
@@ -208,24 +214,25 @@ class Scan:
             if self.options.progress:
                 self.options.progress(reader.source.path, done, total)
 
-    def _conclude(self, reader: Reader, path: str, tallies: list[Tally]) -> None:
+    def _conclude(self, reader: Reader, path: str, plan: list[_Planned]) -> None:
+        """Turn what was counted into findings, also when reading stopped half-way."""
         for line, reason in reader.broken_lines:
             self.report.findings.append(unreadable(path, reason, line=line))
         for message in reader.notes:
             self.report.findings.append(note(path, message, severity="warning"))
         rows = 0
-        for tally in tallies:
-            if tally.column in reader.absent:
-                self.found.discard(tally.rule)
-                self._miss(_rule_of(self.rules, tally), path, reader.example())
+        for rule, tally in ((planned.rule, planned.tally) for planned in plan):
+            if tally.rows and tally.column in reader.absent:
+                self._miss(rule, path, _example(reader))
                 continue
+            self.found.add(rule)
             rows = max(rows, tally.rows)
-            self.report.findings.extend(findings_of(tally, path, reader.lines, reader.row_noun))
+            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun))
             if not tally.rows:
                 self.report.findings.append(
                     note(path, f"{tally.column or 'the file'}: no rows", severity="warning", column=tally.column)
                 )
-            self.tallies.setdefault(tally.column or "", []).append(tally)
+            self.tallies.setdefault((rule, tally.column), []).append(tally)
         self.report.scanned["rows"] += rows
 
     def finish(self) -> Report:
@@ -261,15 +268,32 @@ def _classes_differ(column: str, first: hf.Shard, shard: hf.Shard) -> Finding:
     )
 
 
-def _rule_of(rules: Sequence[Rule], tally: Tally) -> Rule:
-    return next((rule for rule in rules if rule.column in (tally.column, None)), tally.rule)
+def _lines_of(reader: Reader) -> LinesOf:
+    """The lines of rows; none where the file breaks off before them."""
+
+    def lines(rows: Sequence[int]) -> tuple[int, ...]:
+        try:
+            with reading(reader.source.path):
+                return reader.lines(rows)
+        except InputError:
+            return ()
+
+    return lines
 
 
-def _evident_column(reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> str | None:
+def _example(reader: Reader) -> tuple[str, ...]:
+    try:
+        with reading(reader.source.path):
+            return reader.example()
+    except InputError:
+        return ()
+
+
+def _evident_column(reader: Reader, class_names: dict[str, tuple[str, ...]]) -> str | None:
     """The label column of a file when nobody names it: declared classes, the only column, or a usual name."""
     names = reader.columns()
     if names is None:
-        names = reader.example()
+        names = _example(reader)
     declared = [column for column in names if column in class_names or reader.class_names(column)]
     if declared:
         return declared[0]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.tally import Plain, Tally
+from preassert.hazards.likely import likely
 from preassert.model import Finding, Severity, Where
 
 SHOWN_VALUES = 6  # distinct values named in a message; the report holds more
 REMAPPABLE = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".npy")
-_UNSIGNED_MINUS_ONE = {255: "uint8", 65535: "uint16", (1 << 32) - 1: "uint32", (1 << 64) - 1: "uint64"}
 
 LinesOf = Callable[[Sequence[int]], tuple[int, ...]]
 
@@ -132,38 +132,46 @@ def _extra(tally: Tally) -> dict[str, object]:
 
 
 def likely_cause(tally: Tally) -> str | None:
-    """The most likely cause, drawn from the numbers; None where they do not tell."""
+    """The most likely cause: what only the file can tell first, then what the numbers tell. None where neither does."""
     rule = tally.rule
     lowest, highest = rule.limits()
-    wrong = tally.values
-    numbers = [value for value in wrong if isinstance(value, (int, float))]
+    numbers = [value for value in tally.values if isinstance(value, (int, float))]
+    texts = [value for value in tally.values if isinstance(value, str)]
     if tally.missing == tally.count:
         return "missing labels; cast to int64 a NaN becomes the smallest int64"
-    if highest is not None and set(wrong) == {highest + 1} and lowest == 0 and tally.minimum == 1:
-        return f"labels start at 1: {tally.minimum}..{tally.maximum} where {lowest}..{highest} is wanted"
-    wrapped_at = 1 << (-tally.width_bits - 1) if tally.width_bits in (-8, -16) else None
-    if wrapped_at is not None and highest is not None and highest >= wrapped_at and any(value < -1 for value in numbers):
-        return f"ids of {wrapped_at} and more wrapped round in int{-(tally.width_bits or 0)}"
-    if set(wrong) == {-1}:
-        return "-1 marks unlabelled rows, and the loss does not ignore it"
-    for value in wrong:
-        if isinstance(value, int) and value in _UNSIGNED_MINUS_ONE and value - (highest or 0) > 1:
-            kind = _UNSIGNED_MINUS_ONE[value]
-            return f"{value} is -1 stored as {kind}" + (", or a mask's white or border" if value == 255 else "")
-    if highest is not None and numbers and set(wrong) == {highest + 1}:
-        return f"num_classes is one too small, or {highest + 1} is a slip"
-    texts = [value for value in wrong if isinstance(value, str)]
-    if texts and rule.names is None and rule.alphabet is None and len(texts) == len(wrong):
-        return "the column holds names; ids or a class list (--classes FILE) are wanted"
-    if texts and rule.names is not None:
-        folded = {known.strip().casefold(): known for known in rule.names}
-        for value in texts:
-            known = folded.get(value.strip().casefold())
-            if known is not None:
-                return f"{value!r} is {known!r} in another spelling"
-    if tally.fractional == tally.count:
+    if tally.fractional == tally.count and not rule.real:
         return "an average of several raters, or a regression target"
-    return None
+    if texts:
+        return _likely_of_names(rule, texts, only_names=len(texts) == len(tally.values))
+    bits = abs(tally.width_bits or 0)
+    if (tally.width_bits or 0) < 0 and bits < 64 and highest is not None and highest >= 1 << (bits - 1) and min(numbers) < -1:
+        return f"ids of {1 << (bits - 1):,} and more wrapped round in int{bits}"
+    if (tally.width_bits or 0) > 0 and set(numbers) == {(1 << bits) - 1}:
+        return f"{numbers[0]} is -1 stored as uint{bits}"
+    return likely(
+        rule.hazard,
+        argument="target" if rule.hazard == TARGET else tally.column,
+        count=tally.count,
+        total=tally.elements,
+        minimum=tally.minimum,
+        maximum=tally.maximum,
+        lowest=lowest,
+        highest=highest,
+        legal=rule.ignore,
+        distinct=numbers,
+        parameter=tally.column,
+    )
+
+
+def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:
+    if rule.alphabet is not None:
+        unknown = sorted({character for text in texts for character in text} - rule.alphabet)
+        return f"characters that the alphabet lacks: {' '.join(map(repr, unknown[:12]))}"
+    if rule.names is None:
+        return "the column holds names; ids or a class list (--classes FILE) are wanted" if only_names else None
+    folded = {known.strip().casefold(): known for known in rule.names}
+    spelt = next((value for value in texts if value.strip().casefold() in folded), None)
+    return None if spelt is None else f"{spelt!r} is {folded[spelt.strip().casefold()]!r} in another spelling"
 
 
 def fix(tally: Tally, file: str) -> str | None:

@@ -14,6 +14,7 @@ SCHEMA = "preassert.check/1"
 _SARIF_LEVELS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 _UNREADABLE = "unreadable-input"  # SARIF wants a rule; the hazard of an unreadable file is null everywhere else
 _BARS = 60  # of a histogram in HTML; more classes are put together
+_SHOWN = 50  # errors and warnings in a terminal
 _INFO_SHOWN = 12
 
 
@@ -35,7 +36,10 @@ def _plain(value: Any) -> Any:
 
 def to_text(findings: Sequence[Finding], scanned: Mapping[str, Any]) -> str:
     """What a terminal shows: errors and warnings first, then what was read, column by column."""
-    blocks = [_block(finding) for severity in ("error", "warning") for finding in findings if finding.severity == severity]
+    severe = [finding for severity in ("error", "warning") for finding in findings if finding.severity == severity]
+    blocks = [_block(finding) for finding in severe[:_SHOWN]]
+    if len(severe) > _SHOWN:
+        blocks.append(f"         and {len(severe) - _SHOWN:,} more findings (--json has them all)")
     infos = [finding for finding in findings if finding.severity == "info"]
     if infos:
         lines = [f"note     {clean_line(finding.where.file)}: {clean_line(finding.message)}" for finding in infos[:_INFO_SHOWN]]
@@ -73,11 +77,8 @@ def place(finding: Finding) -> str:
 
 def summary(findings: Sequence[Finding], scanned: Mapping[str, Any]) -> str:
     """One line: what was read, and the verdict."""
-    read = [
-        f"{scanned[key]:,} {key}"
-        for key in ("files", "rows", "pixels", "pictures", "boxes", "objects", "tensors")
-        if _counted(scanned, key)
-    ]
+    nouns = ("files", "rows", "pixels", "pictures", "boxes", "objects", "tensors")
+    read = [f"{scanned[noun]:,} {noun if scanned[noun] != 1 else noun[:-1]}" for noun in nouns if _counted(scanned, noun)]
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
     if errors:

@@ -148,9 +148,9 @@ class _Judge:
         noun = "annotation names a category" if self.count == 1 else "annotations name categories"
         faults = []
         if self.undeclared:
-            faults.append(f"{self.undeclared:,} not declared in the file")
+            faults.append("not declared in the file")
         if self.count > self.undeclared:
-            faults.append(f"{self.count - self.undeclared:,} outside {self.rule.valid}")
+            faults.append(f"outside {self.rule.valid}")
         highest = self.rule.limits()[1]
         sparse = highest is not None and not self.undeclared and len(self.categories) <= highest + 1
         likely = f"; likely: {len(self.categories)} categories with sparse ids, used as they stand" if sparse else ""
@@ -159,7 +159,7 @@ class _Judge:
             hazard=self.rule.hazard,
             severity="error",
             where=Where(file=path, column="category_id", ids=tuple(self.ids)),
-            message=f"{self.count:,} {noun} {' and '.join(faults)}: {values_in_words(self.values, False)}; "
+            message=f"{self.count:,} {noun} {' or '.join(faults)}: {values_in_words(self.values, False)}; "
             f"first annotation id {in_words(self.ids[0]) if self.ids else 'unknown'}{likely}",
             value=values[0],
             values=values,
