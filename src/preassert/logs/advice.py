@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from preassert.logs.frames import Frame
 from preassert.logs.lines import Text
+from preassert.logs.patterns import lazy
 
 
-@dataclass(frozen=True, slots=True)
-class Clue:
+class Clue(NamedTuple):
     """A hazard that something in the text speaks for, and what it is."""
 
     hazard: str
     because: str
 
 
-_EMBEDDING_SOURCE = re.compile(r"\b(?:torch|F|functional)\.embedding\(|\bembedding_bag\(")
-_INDEX_SELECT = re.compile(r"\.index_select\(|\btorch\.index_select\(")
+_EMBEDDING_SOURCE = lazy(r"\b(?:torch|F|functional)\.embedding\(|\bembedding_bag\(")
+_INDEX_SELECT = lazy(r"\.index_select\(|\btorch\.index_select\(")
 
 # (hazard, pattern over function and source line of a frame, words for the person); the first that fits a frame counts
 _FRAME_CLUES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (hazard, re.compile(pattern))
+    (hazard, lazy(pattern))
     for hazard, pattern in (
         ("ctc-target-invalid", r"\bctc_loss\b|CTCLoss"),
         ("probability-outside-unit-interval", r"binary_cross_entropy\b(?!_with_logits)|BCELoss\b|\bbernoulli\b|bce_?loss\("),
@@ -43,22 +43,22 @@ _FUNCTION_CLUES = {
 _TEXT_CLUES: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "embedding-index-out-of-range",
-        re.compile(r"Token indices sequence length is longer than the specified maximum sequence length[^(]{0,40}\((\d+) > (\d+)\)"),
+        lazy(r"Token indices sequence length is longer than the specified maximum sequence length[^(]{0,40}\((\d+) > (\d+)\)"),
         "the tokenizer warned that a sequence is longer than the position table ({0} > {1})",
     ),
     (
         "embedding-index-out-of-range",
-        re.compile(r"(?:input has|sequence length|seq_len)[^.]{0,60}\b(?:exceeds|longer than|greater than)\b[^.]{0,60}(?:max_position|positions?|maximum)"),
+        lazy(r"(?:input has|sequence length|seq_len)[^.]{0,60}\b(?:exceeds|longer than|greater than)\b[^.]{0,60}(?:max_position|positions?|maximum)"),
         "a warning says that a sequence exceeds the positions",
     ),
     (
         "probability-outside-unit-interval",
-        re.compile(r"\bloss\w*[ :=]+nan\b", re.IGNORECASE),
+        lazy(r"\bloss\w*[ :=]+nan\b", re.IGNORECASE),
         "the loss was NaN before the failure, so NaN probabilities are likely",
     ),
 )
 # Calls that cannot assert themselves: they only wait for the GPU, or are the first to notice
-_INNOCENT = re.compile(
+_INNOCENT = lazy(
     r"\b(?:backward|step|synchronize|empty_cache|zero_grad|__repr__|_str|_str_intern|item|tolist|cpu|numpy|to|cuda|_apply|convert|arange|zeros|ones|full"
     r"|randn?|manual_seed|_lazy_init|all_reduce|barrier|print|memory_summary|nonzero|clip_grad_norm_?|clone|copy_|contiguous|conv\d?d?|linear)\b"
 )
@@ -125,7 +125,7 @@ def innocent(frames: Sequence[Frame]) -> bool:
 # ------------------------------------------------------------------------------------------------- advice by kind of program
 
 _PROGRAMS: tuple[tuple[re.Pattern[str], tuple[str, ...], str], ...] = tuple(
-    (re.compile(pattern), hazards, advice)
+    (lazy(pattern), hazards, advice)
     for pattern, hazards, advice in (
         (
             r"position_(?:ids|embeddings?)|embed_positions|\bwpe\b|max_position_embeddings|positional|Token indices sequence length",

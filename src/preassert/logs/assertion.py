@@ -6,35 +6,36 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from preassert import hazards
 from preassert.logs import versions
 from preassert.logs.lines import Text
 from preassert.logs.squeeze import Squeezed
+from preassert.logs.patterns import lazy
 
 Form = Literal["cuda", "rocm", "xpu", "dsa", "verbose", "fragment", "host"]
 Coordinates = tuple[int, int, int]
 
 _REACH = 1600  # characters (without blanks) that belong to one assertion on either side, full C++ signatures included
 
-_WORD = re.compile(r"[Aa]ssertion(?!s)")
-_CUDA_PLACE = re.compile(r"block:\[(\d+),(\d+),(\d+)\],?thread:\[(\d+),(\d+),(\d+)\]:?$")
-_XPU_PLACE = re.compile(r"globalid:\[(\d+),(\d+),(\d+)\],localid:\[(\d+),(\d+),(\d+)\]:?$")
-_THREAD_PLACE = re.compile(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
-_FILE = re.compile(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
-_NO_FILE = re.compile(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
-_PATH_CHARS = re.compile(r"[\w./\\+~@%=\-]")
-_PATH_START = re.compile(r"(?:\.{1,2}/|/|[A-Za-z]:[\\/]|pytorch[\\/]|aten[\\/]|torch[\\/]|c10[\\/]|~/)")
-_DEVICE_WORD = re.compile(r"[Dd]evice-side$")
-_NEARBY = re.compile(r"\.cuh?\b|\.hip\b|block:\[|thread:\[")
-_EXPRESSION_CUT = re.compile(r"block:\[|[Aa]ssertion[`'‘\"]|Traceback\(most|RuntimeError:")
-_KERNEL_NAME = re.compile(r"~?[A-Za-z_]\w*$")
-_TORCH_PATH = re.compile(
+_WORD = lazy(r"[Aa]ssertion(?!s)")
+_CUDA_PLACE = lazy(r"block:\[(\d+),(\d+),(\d+)\],?thread:\[(\d+),(\d+),(\d+)\]:?$")
+_XPU_PLACE = lazy(r"globalid:\[(\d+),(\d+),(\d+)\],localid:\[(\d+),(\d+),(\d+)\]:?$")
+_THREAD_PLACE = lazy(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
+_FILE = lazy(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
+_NO_FILE = lazy(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
+_PATH_CHARS = lazy(r"[\w./\\+~@%=\-]")
+_PATH_START = lazy(r"(?:\.{1,2}/|/|[A-Za-z]:[\\/]|pytorch[\\/]|aten[\\/]|torch[\\/]|c10[\\/]|~/)")
+_DEVICE_WORD = lazy(r"[Dd]evice-side$")
+_NEARBY = lazy(r"\.cuh?\b|\.hip\b|block:\[|thread:\[")
+_EXPRESSION_CUT = lazy(r"block:\[|[Aa]ssertion[`'‘\"]|Traceback\(most|RuntimeError:")
+_KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
+_TORCH_PATH = lazy(
     r"(?:^|[/\\])(?:aten|c10|ATen|THC|THCUNN|torch[/\\](?:csrc|lib)|caffe2|torch-xpu-ops|pytorch)[/\\]|[/\\](?:THC|THCUNN)[/\\]"
 )
-_OTHER_FRAMEWORK = re.compile(r"[/\\](?:paddle|tensorflow|mxnet|oneflow|mindspore|jaxlib|xla|cntk|megengine)[/\\]", re.IGNORECASE)
-_INDUCTOR = re.compile(r"torchinductor|<frozen|^unknown$|[/\\]c\w{40,}\.py|triton")
+_OTHER_FRAMEWORK = lazy(r"[/\\](?:paddle|tensorflow|mxnet|oneflow|mindspore|jaxlib|xla|cntk|megengine)[/\\]", re.IGNORECASE)
+_INDUCTOR = lazy(r"torchinductor|<frozen|^unknown$|[/\\]c\w{40,}\.py|triton")
 
 # Files of torch that assert about one kind of value only: enough for an expression that is not on record
 _FILE_HAZARDS = {
@@ -47,7 +48,7 @@ _FILE_HAZARDS = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, match_args=False)
 class Assertion:
     """One printed assertion. ``first`` and ``last`` are indices of the texts it covers."""
 
@@ -66,8 +67,7 @@ class Assertion:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(NamedTuple):
     """What an assertion stands for. ``hazard`` is None where it is not on record and nothing follows from its file."""
 
     hazard: str | None
@@ -277,11 +277,11 @@ def _fragment_or_host(
 
 
 _DSA_FIELDS = (
-    ("expression", re.compile(r"GPU assertion failure message = (.*)")),
-    ("place", re.compile(r"File containing assertion = (.+):(\d+)\s*$")),
-    ("kernel", re.compile(r"Device function containing assertion = (\S+)")),
-    ("thread", re.compile(r"Thread ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
-    ("block", re.compile(r"Block ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
+    ("expression", lazy(r"GPU assertion failure message = (.*)")),
+    ("place", lazy(r"File containing assertion = (.+):(\d+)\s*$")),
+    ("kernel", lazy(r"Device function containing assertion = (\S+)")),
+    ("thread", lazy(r"Thread ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
+    ("block", lazy(r"Block ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
 )
 
 
@@ -369,7 +369,7 @@ def _spliced(expression: str) -> str | None:
     return max((key for key in exact if len(key) >= 20 and expression.startswith(key)), key=len, default=None)
 
 
-_COMPILED_INDEX = re.compile(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
+_COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
 
 
 @lru_cache(maxsize=4096)

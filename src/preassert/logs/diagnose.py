@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from preassert import hazards
 from preassert.logs import advice, assertion, elements, failures, frames, versions
@@ -20,6 +20,7 @@ from preassert.logs.lines import Text, logical_lines
 from preassert.logs.reading import Source
 from preassert.logs.scan import Passage, scan
 from preassert.model import Diagnosis, Role
+from preassert.logs.patterns import lazy
 
 SCHEMA = "preassert.explain/1"
 UNKNOWN, CLEAN = "unknown", "clean"
@@ -29,19 +30,19 @@ MAX_ECHOES = 40
 _EVIDENCE_CHARS = 2000
 
 _KILLS_CONTEXT = (UNLOCATED, "illegal-memory-access", "hardware-fault")
-_TARGET_FILES = re.compile(r"assert(?:ion)? triggered at \S*THCUNN[/\\](?:generic[/\\])?(\w+?)(?:Criterion)?\.cu")
+_TARGET_FILES = lazy(r"assert(?:ion)? triggered at \S*THCUNN[/\\](?:generic[/\\])?(\w+?)(?:Criterion)?\.cu")
 _CRITERIA = {
     "ClassNLL": "target-out-of-range", "SpatialClassNLL": "target-out-of-range", "MultiMargin": "target-out-of-range",
     "BCE": "probability-outside-unit-interval",
 }  # fmt: skip
-_RANK_IN_NAME = re.compile(r"(?:rank|worker|node|process|proc|task)[_\-.]?(\d{1,5})(?!\d)|(?:^|[/\\])(\d{1,5})[/\\](?:stderr|stdout)(?:\.log)?", re.IGNORECASE)
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T :](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
+_RANK_IN_NAME = lazy(r"(?:rank|worker|node|process|proc|task)[_\-.]?(\d{1,5})(?!\d)|(?:^|[/\\])(\d{1,5})[/\\](?:stderr|stdout)(?:\.log)?", re.IGNORECASE)
+_TIMESTAMP = lazy(r"(\d{4}-\d\d-\d\d)[T :](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 
 # Operators that only call another one of the list: the assertion is of the one they call
-_FORWARD = re.compile(r"backward|[Gg]radInput")
+_FORWARD = lazy(r"backward|[Gg]radInput")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, match_args=False)
 class Log:
     """Everything found in one source. Indices point into ``texts``."""
 
@@ -56,9 +57,21 @@ class Log:
     lines: int = 0
     size_bytes: int = 0
     rank: int | None = None  # from the name of the file
+    _foreign: list[Failure] | None = None
+
+    @property
+    def foreign(self) -> list[Failure]:
+        """Failures outside the catalogue; looked for only when they are asked for."""
+        if self._foreign is None:
+            self._foreign = []
+            for start, end in zip(self.breaks, [*self.breaks[1:], len(self.texts)], strict=True):
+                for failure in failures.find_foreign(self.texts[start:end]):
+                    failure.index += start
+                    self._foreign.append(failure)
+        return self._foreign
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, match_args=False)
 class Event:
     """One assertion text or one kind of failure, with everything it stands for."""
 
@@ -76,8 +89,7 @@ class Event:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The answer. ``to_dict`` is the JSON contract; the extra fields are for people and tools that want more."""
 
     verdict: str
@@ -190,7 +202,7 @@ def _attribute(log: Log, events: list[Event]) -> None:
         owner.dropped += count
 
 
-_MENTION_LINE = re.compile(r"^\s*(?:[0-9a-f]{7,40}\s+\w|#|//|\+\s|commit |Subject:|.{0,60}\b(?:docs?|README|CHANGELOG)\b[^/]{0,40}:)|(?:PASSED|\.\.\. ok)\s*$|[=(]\s*r?[\"'].*ssertion")
+_MENTION_LINE = lazy(r"^\s*(?:[0-9a-f]{7,40}\s+\w|#|//|\+\s|commit |Subject:|.{0,60}\b(?:docs?|README|CHANGELOG)\b[^/]{0,40}:)|(?:PASSED|\.\.\. ok)\s*$|[=(]\s*r?[\"'].*ssertion")
 
 
 def _is_mention(event: Event) -> bool:
@@ -198,7 +210,7 @@ def _is_mention(event: Event) -> bool:
     text = event.log.texts[event.index]
     if not _MENTION_LINE.search(text.text):
         return False
-    return not any(failure.strong for failure in event.log.failures)
+    return not any(failure.strong for failure in [*event.log.failures, *event.log.foreign])
 
 
 def _moment(event_log: Log, index: int) -> str | None:
@@ -415,9 +427,9 @@ def _flat(text: str) -> str:
 
 
 def _block(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text).strip("\n")
+    lines = text.strip("\n").split("\n")
+    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join(line[margin:].rstrip() for line in lines).strip("\n")
 
 
 def _around(event: Event) -> list[Text]:
@@ -453,11 +465,12 @@ def _own_part(joined: str, printed: Assertion) -> str:
 
 def _believed(log: Log) -> list[Failure]:
     """The failures of the catalogue, without those that are only mentioned."""
-    known = [failure for failure in log.failures if failure.kind != "foreign"]
-    corroborated = any(failure.kind == "foreign" and failure.what in ("exception", "traceback", "crash") for failure in log.failures) or any(
+    if all(failure.strong for failure in log.failures):
+        return log.failures
+    corroborated = any(failure.what in ("exception", "traceback", "crash") for failure in log.foreign) or any(
         failures.HINT.search(text.text) for text in log.texts[:20_000]
     )
-    return [failure for failure in known if failure.strong or corroborated and failure.hazard != "unsupported-device-code"]
+    return [failure for failure in log.failures if failure.strong or (corroborated and failure.hazard != "unsupported-device-code")]
 
 
 def _first_failure(logs: Sequence[Log]) -> Event | None:
@@ -567,9 +580,8 @@ def _first_foreign(logs: Sequence[Log], assertions: Sequence[Event]) -> Event | 
     """Something failed, but nothing of the catalogue: an exception, a crash, an assertion of other software."""
     events = []
     for log in logs:
-        strong = [failure for failure in log.failures if failure.kind == "foreign" and failure.what not in ("traceback", "exit", "level")]
-        chosen = strong or [failure for failure in log.failures if failure.kind == "foreign"]
-        chosen += [failure for failure in log.failures if failure.kind != "foreign" and chosen and failure.strong]
+        strong = [failure for failure in log.foreign if failure.what not in ("traceback", "exit", "level")]
+        chosen = strong or log.foreign
         if chosen:
             first = chosen[0]
             events.append(Event(log, first.index, UNKNOWN, "failure", rank=first.rank, failure=first))
@@ -640,6 +652,7 @@ def _extra(
     seen = {failure.hazard for log in logs for failure in log.failures}
     ruled_out = []
     if verdict not in (None, UNKNOWN):
+        seen |= {clue.hazard for clue in likely}
         ruled_out = [words for slug, words in _RULES_OUT.items() if slug != verdict and slug not in seen]
     own = [frame for frame in stack if not frame.library]
     return {
@@ -653,7 +666,8 @@ def _extra(
         "frame": _frame_dict(own[-1]) if own else None,
         "innermost_frame": _frame_dict(stack[-1]) if stack else None,
         "asynchronous": _asynchronous(event, verdict),
-        "reproduce": _reproduce(verdict, own),
+        "reproduce": _reproduce(event, verdict, own),
+        "names_dsa": any("TORCH_USE_CUDA_DSA" in text.text for log in logs for text in log.texts),
         "notes": [note for log in logs for note in log.notes],
         "sources": [{"name": log.name, "lines": log.lines, "bytes": log.size_bytes, "rank": log.rank} for log in logs],
     }
@@ -717,7 +731,7 @@ def _asynchronous(event: Event | None, verdict: str | None) -> str | None:
     )
 
 
-def _reproduce(verdict: str | None, own: Sequence[Frame]) -> list[str]:
+def _reproduce(event: Event | None, verdict: str | None, own: Sequence[Frame]) -> list[str]:
     if verdict in (None, UNKNOWN):
         return []
     script = own[0].file if own and own[0].file.endswith(".py") else "train.py"
@@ -726,11 +740,14 @@ def _reproduce(verdict: str | None, own: Sequence[Frame]) -> list[str]:
         return [f"TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO python {script}"]
     if verdict in ("out-of-memory", "unsupported-device-code", "hardware-fault"):
         return []
+    guarded = f"preassert run {script}   # stops at the line, with the value and the sample, before the kernel can assert"
+    if event is not None and event.failure is not None and event.failure.kind == "host":
+        return [guarded]
     steps = [f"CUDA_LAUNCH_BLOCKING=1 python {script}   # the traceback then shows the failing call"]
     if verdict == "illegal-memory-access":
         return [*steps, f"compute-sanitizer --tool memcheck python {script}   # names the kernel and the address"]
     return [
-        f"preassert run {script}   # stops at the line, with the value and the sample, before the kernel can assert",
+        guarded,
         *steps,
         f"CUDA_VISIBLE_DEVICES= python {script}   # on the CPU the same fault raises at its line",
     ]

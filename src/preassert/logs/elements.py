@@ -7,15 +7,14 @@ says what is missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from preassert.logs.assertion import Assertion, kernel_name
 
 SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(NamedTuple):
     """``lines`` for people; ``at_least`` bad elements are certain (None: nothing follows)."""
 
     lines: tuple[str, ...] = ()

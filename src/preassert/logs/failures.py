@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from preassert import hazards
 from preassert.logs.lines import Text
+from preassert.logs.patterns import lazy
 
 Kind = Literal["device", "host", "foreign"]
 
 UNLOCATED = "device-assert-unlocated"
 
-_INTERESTING = re.compile(
+_INTERESTING = lazy(
     r"rror|ssert|xception|STATUS_|Status|Xid|atchdog|emory|fault|FAIL|failed|Killed|SIGKILL|SIGSEGV|dumped|terminate|panic|fallen off"
     r"|out of bounds|out of range|not compatible|too old|Out of bounds|NCCL|nccl|ECC|gloo|status=1|exit code|exitcode|exited with"
     r"|is out |CRITICAL|FATAL|Traceback|nsupported"
@@ -49,61 +50,61 @@ _MORE: tuple[tuple[str, str], ...] = (
     ("index-out-of-range", r"AcceleratorError: index -?\d+ is out of bounds|\bindex -?\d+ is out of bounds: \d+, range 0 to \d+"),
 )
 
-_NOT_TORCH = re.compile(
+_NOT_TORCH = lazy(
     r"for axis \d|positional indexer|(?:list|tuple|string|range object|pop) index out of range|tensorflow|jaxlib|\bpaddle\b|keras|mxnet", re.IGNORECASE
 )
 
 # Where a failure stands in its line
-_CLASS = re.compile(r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?")
-_LABEL = re.compile(
+_CLASS = lazy(r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?")
+_LABEL = lazy(
     r"(?:[Ee]rror|ERROR|[Ff]ail(?:ed|ure)?|FAIL(?:ED|URE)?|[Cc]aught|[Ee]xception|EXCEPTION|what\(\)|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]rrors|[Cc]rash(?:ed)?"
     r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+)"
     r"(?: (?:in|at|on|for|during|while|with) [^:]{1,80})?['\"]?\s{0,4}[:=>\-]{1,3}\s{0,4}[\[(]?['\"(]{0,2}$"
 )
-_DEVICE_LABEL = re.compile(
+_DEVICE_LABEL = lazy(
     r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure|ERROR)?(?: ?[\[(][\w ]{0,12}[\])])?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
     r"|Triton Error \[\w+\]: |(?:\w+Error|\w+) ?: ?(?=$)|Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?|\w+ failed to synchronize: |cuda\w+: |failed with )$"
 )
-_AFTER = re.compile(
+_AFTER = lazy(
     r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging|Exception raised|- |-?\d|when calling|on device|\[|Device-side"
     r"|[A-Z][a-z]+ |to |of |,|:|from |/|\|)"
 )
-_PROSE_AFTER = re.compile(
+_PROSE_AFTER = lazy(
     r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may|might|does|page|will|by)\b"
 )
-_MENTION = re.compile(
+_MENTION = lazy(
     r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:|TODO\b|NOTE\b)"
 )
-_TEST_STATUS = re.compile(r"\b(?:PASSED|SKIPPED|XFAIL|XPASS|DESELECTED)\b|\.\.\. ?(?:ok|skipped|expected failure)|^\s*(?:ok|not ok) \d+ |::test_\w+|^test_\w+ ")
-_CODE = re.compile(
+_TEST_STATUS = lazy(r"\b(?:PASSED|SKIPPED|XFAIL|XPASS|DESELECTED)\b|\.\.\. ?(?:ok|skipped|expected failure)|^\s*(?:ok|not ok) \d+ |::test_\w+|^test_\w+ ")
+_CODE = lazy(
     r"^\s*(?:\d+[:\-|]\s*)?(?:(?:\S+\.(?:py|cu|cuh|cpp|md|rst|h|txt):\d+[:\-]).*|\+ |- |@@|raise\b|if\b|elif\b|except\b|with\b|return\b|def\b|print\(|assert\b|logger?\.|logging\.|E?\s*match=|self\.assert|pytest\.raises|"
     r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
 )
-_PYTEST_ERROR = re.compile(r"^E {2,}")
-HINT = re.compile(
+_PYTEST_ERROR = lazy(r"^E {2,}")
+HINT = lazy(
     r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
     r"|Device-side assertions were explicitly omitted|Search for `cuda|XPU kernel errors"
 )
 
 # Failures that are none of ours, only told to say "unknown" and not "clean"
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"^\s*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
-    (re.compile(r"(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
-    (re.compile(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
-    (re.compile(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
-    (re.compile(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
-    (re.compile(r"\S:\d+(?::\d+)?: (?:fatal )?error: |\(\d+\): error|^ninja: build stopped|\bcompilation terminated|^make(?:\[\d+\])?: \*\*\*|^ld: |collect2: error|nvcc fatal|FAILED: \S+\.(?:o|so)"), "build"),
-    (re.compile(r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: |Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"), "cuda"),
-    (re.compile(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
-    (re.compile(r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"), "exit"),
-    (re.compile(r"Traceback \(most recent call last\)"), "traceback"),
-    (re.compile(r"^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR"), "crash"),
+    (lazy(r"^\s*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
+    (lazy(r"(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
+    (lazy(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
+    (lazy(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
+    (lazy(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
+    (lazy(r"\S:\d+(?::\d+)?: (?:fatal )?error: |\(\d+\): error|^ninja: build stopped|\bcompilation terminated|^make(?:\[\d+\])?: \*\*\*|^ld: |collect2: error|nvcc fatal|FAILED: \S+\.(?:o|so)"), "build"),
+    (lazy(r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: |Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"), "cuda"),
+    (lazy(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
+    (lazy(r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"), "exit"),
+    (lazy(r"Traceback \(most recent call last\)"), "traceback"),
+    (lazy(r"^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR"), "crash"),
 )
 _FOREIGN_LEVELS = ("ERROR", "CRITICAL", "FATAL", "SEVERE")
-_HARMLESS_CLASS = re.compile(r"Warning$|^(?:No|Zero)$")
+_HARMLESS_CLASS = lazy(r"Warning$|^(?:No|Zero)$")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, match_args=False)
 class Failure:
     """One text that says something failed. ``hazard`` is None for failures outside the catalogue."""
 
@@ -119,8 +120,7 @@ class Failure:
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     slug: str
     kind: Kind
     pattern: str
@@ -186,39 +186,49 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def find(texts: Sequence[Text]) -> list[Failure]:
-    """The failures of consecutive texts in the order of printing."""
-    return [failure for index, text in enumerate(texts) if _INTERESTING.search(text.text) or text.level in _FOREIGN_LEVELS for failure in _of(texts, index)]
+    """The failures of the catalogue in consecutive texts, in the order of printing."""
+    return [failure for index, text in enumerate(texts) if _INTERESTING.search(text.text) for failure in _known(text, index)]
 
 
-def _of(texts: Sequence[Text], index: int) -> Iterator[Failure]:
-    text = texts[index]
+def find_foreign(texts: Sequence[Text]) -> list[Failure]:
+    """The failures outside the catalogue: they tell a text that failed from one that did not."""
+    found = []
+    for index, text in enumerate(texts):
+        if text.level in _FOREIGN_LEVELS or _INTERESTING.search(text.text):
+            failure = _foreign(text, index)
+            if failure is not None:
+                found.append(failure)
+    return found
+
+
+def _known(text: Text, index: int) -> Iterator[Failure]:
     line = text.text[:8192]
-    if _TEST_STATUS.search(line):
+    rules = [rule for rule in _rules() if not rule.literals or any(literal in line for literal in rule.literals)]
+    if not rules or _TEST_STATUS.search(line):
         return
-    found = False
-    for rule in _rules():
-        if rule.literals and not any(literal in line for literal in rule.literals):
-            continue
+    for rule in rules:
         match = _compiled(rule.pattern).search(line)
         if match is None or (rule.kind == "host" and _NOT_TORCH.search(line)):
             continue
         strength = _strength(line, match.start(), match.end(), rule.kind)
-        if strength == 0:
-            continue
-        found = True
-        yield Failure(index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank)
-    if found or HINT.search(line) and not line.lstrip().startswith(("RuntimeError", "CUDA error", "torch.")):
-        return
+        if strength:
+            yield Failure(index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank)
+
+
+def _foreign(text: Text, index: int) -> Failure | None:
+    line = text.text[:8192]
+    if _TEST_STATUS.search(line) or (HINT.search(line) and not line.lstrip().startswith(("RuntimeError", "CUDA error", "torch."))):
+        return None
     for pattern, what in _FOREIGN:
         match = pattern.search(line)
         if match is None or _MENTION.match(line) or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1])):
             continue
-        if what in ("cuda", "build", "killed", "assertion") and _CODE.match(line) and what != "build":
+        if what in ("cuda", "killed", "assertion") and _CODE.match(line):
             continue
-        yield Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
-        return
+        return Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
     if text.level in _FOREIGN_LEVELS:
-        yield Failure(index, "foreign", None, False, line, what="level", rank=text.rank)
+        return Failure(index, "foreign", None, False, line, what="level", rank=text.rank)
+    return None
 
 
 def _strength(line: str, start: int, end: int, kind: Kind) -> int:

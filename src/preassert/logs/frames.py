@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from preassert.logs.lines import Text
+from preassert.logs.patterns import lazy
 
 GAP = 8  # texts between two frames of one traceback: source lines, carets, blanks
 
-_PYTHON = re.compile(r'File "([^"]{1,400})", line (\d+)(?:,? in (\S.{0,120}))?')
-_IPYTHON = re.compile(r"^\s*(?:File )?(\S{1,400}?\.(?:py|pyx)|<ipython-input-[^>]{1,60}>|Cell In\s?\[\d+\]|Input In \[\d+\]|/\S*ipykernel_\S+)(?::(\d+)|, line (\d+))?,? in (\S.{0,200})")
-_CELL = re.compile(r"^\s*(Cell In\s?\[\d+\]), line (\d+)")
-_RICH = re.compile(r"^\s*(/[^\s:]{1,400}\.py|[A-Za-z]:\\[^:]{1,400}\.py|[\w./\\-]{1,400}\.py):(\d+) in (\S+)")
-_PYTEST = re.compile(r"^(\S{1,300}\.py):(\d+): (\w*(?:Error|Exception)?)\s*$")
-_MARKED = re.compile(r"^\s*(?:-+> ?\d+ |❱ ?\d+ |> {2,})(.*)")
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d)|^<frozen|importlib|[/\\]\.vscode[/\\]|^/usr/lib/python")
+_PYTHON = lazy(r'File "([^"]{1,400})", line (\d+)(?:,? in (\S.{0,120}))?')
+_IPYTHON = lazy(r"^\s*(?:File )?(\S{1,400}?\.(?:py|pyx)|<ipython-input-[^>]{1,60}>|Cell In\s?\[\d+\]|Input In \[\d+\]|/\S*ipykernel_\S+)(?::(\d+)|, line (\d+))?,? in (\S.{0,200})")
+_CELL = lazy(r"^\s*(Cell In\s?\[\d+\]), line (\d+)")
+_RICH = lazy(r"^\s*(/[^\s:]{1,400}\.py|[A-Za-z]:\\[^:]{1,400}\.py|[\w./\\-]{1,400}\.py):(\d+) in (\S+)")
+_PYTEST = lazy(r"^(\S{1,300}\.py):(\d+): (\w*(?:Error|Exception)?)\s*$")
+_MARKED = lazy(r"^\s*(?:-+> ?\d+ |❱ ?\d+ |> {2,})(.*)")
+_LIBRARY = lazy(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d)|^<frozen|importlib|[/\\]\.vscode[/\\]|^/usr/lib/python")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     file: str
     line: int | None
     function: str

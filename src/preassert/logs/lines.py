@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from preassert.logs.patterns import lazy
 
 MAX_SEGMENTS = 64  # pieces kept of one raw line; a progress bar may have a hundred thousand
 MAX_LINE_CHARS = 1 << 20
@@ -25,59 +26,73 @@ class Text(NamedTuple):
     cell: int | None = None  # notebook cell
 
 
-_ANSI = re.compile(
+_ANSI = lazy(
     "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\\\)|\x1b[@-Z\\\\^_=>]|\x1b[()][0-9A-B]"
     "|\\^\\[\\[[0-9;]{0,12}m|\u241b\\[[0-9;]{0,12}m|\\[(?:0|[0-9]{1,2})(?:;[0-9]{1,3}){0,5}m"
 )
-_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#0?39|#34|#96|#x27|#x22|#x60|grave);", re.IGNORECASE)
+_ENTITY = lazy(r"&(?:lt|gt|amp|quot|apos|nbsp|#0?39|#34|#96|#x27|#x22|#x60|grave);", re.IGNORECASE)
 _ENTITIES = {
     "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'", "&nbsp;": " ", "&#39;": "'", "&#039;": "'",
     "&#34;": '"', "&#96;": "`", "&#x27;": "'", "&#x22;": '"', "&#x60;": "`", "&grave;": "`",
 }  # fmt: skip
-_TAG = re.compile(r"</?(?:code|pre|p|div|span|b|strong|em|i|tt|samp|kbd|blockquote|li|ul|td|tr)(?: [^<>]{0,200})?>", re.IGNORECASE)
-_BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
+_TAG = lazy(r"</?(?:code|pre|p|div|span|b|strong|em|i|tt|samp|kbd|blockquote|li|ul|td|tr)(?: [^<>]{0,200})?>", re.IGNORECASE)
+_BREAK = lazy(r"<br ?/?>", re.IGNORECASE)
 # `\n` in two characters is a line end, unless it is a Windows path (`\native\`) - what follows tells
-_ESCAPED_NEWLINE = re.compile(r"\\{1,3}r?\\{0,3}n(?=[\sA-Z/.<>\[\"'`(^|~]|\\|$|\d+it/|terminate|python|\w+_kernel|lambda|unknown:)")
-_ESCAPED_OTHER = re.compile(r"\\{1,3}(u001[bB]|x1[bB]|033|[\"'`t/]|\\)")
-_SEGMENT_WORTH = re.compile(r"[Aa]ssert|rror|block: \[|Traceback|xception|failed")
+_ESCAPED_NEWLINE = lazy(r"\\{1,3}r?\\{0,3}n(?=[\sA-Z/.<>\[\"'`(^|~]|\\|$|\d+it/|terminate|python|\w+_kernel|lambda|unknown:)")
+_ESCAPED_OTHER = lazy(r"\\{1,3}(u001[bB]|x1[bB]|033|[\"'`t/]|\\)")
+_SEGMENT_WORTH = lazy(r"[Aa]ssert|rror|block: \[|Traceback|xception|failed")
 
-_QUOTE = re.compile(r"^(?:\s{0,8}(?:[>│┃║❯]|\|(?=\s|$))[ \t]?)+")
-_BOX_END = re.compile(r"\s*[│┃║|]\s*$")
+_QUOTE = lazy(r"^(?:\s{0,8}(?:[>│┃║❯]|\|(?=\s|$))[ \t]?)+")
+_QUOTE_CHARS = frozenset(" \t>│┃║❯|")
+_BOX_END = lazy(r"\s*[│┃║|]\s*$")
 
 _TIME = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
-_DATE = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}(?:[-/.]\d{2,4})?|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)?,? ?[A-Z][a-z]{2} +\d{1,2},?(?: \d{4})?)"
-_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SEVERE|debug|info|warning|warn|error|critical|fatal)"
-_PREFIXES: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
-    (re.compile(pattern), group)
-    for pattern, group in (
-        (r"\[rank ?(\d{1,5})\]:? ?", "rank"),
-        (r"\[default(\d{1,5})\]:? ?", "rank"),
-        (r"\[\d{1,6},(\d{1,5})\]<std(?:err|out|diag)>:? ?", "rank"),
-        (r"\[(?:Rank|RANK|GPU rank|global_rank|local_rank)[ :=]*(\d{1,5})\]:? ?", "rank"),
-        (r"(?:rank|Rank|RANK|worker|node rank)[ _-]?(\d{1,5}) ?[:|>\]] ?", "rank"),
-        (r"\((?=[^()]*\b(?:pid|ip|rank)=)(?:[^()]*?\brank=(\d{1,5}))?[^()]{0,160}\):? ?", "rank"),
-        (r"\[?(?:%s[T ,:]{0,2})?%s(?: ?(?:Z|UTC|[AP]M|[+-]\d\d:?\d\d))?\]?[:,]?(?:\s+-)?[ \t]*" % (_DATE, _TIME), None),
-        (r"\[%s\][ \t]*" % _DATE, None),
-        (r"[\[(<]?(%s)[\])>]?(?=[\s:|,\-]|$)[ :|,\-]*" % _LEVEL, "level"),
-        (r"%s[ T]%s\s*" % (_DATE, _TIME), None),
-        (r"\[?[\w./-]{1,80}\.(?:py|rs|cc|cpp|go):\d{1,6}\][ :\-]*", None),
-        (r"\[[IWEF]\d{3,4} %s[^\]]{0,80}\][ :]*" % _TIME, None),
-        (r"[IWEF]\d{4} %s\s+\d+ [\w.\-]+:\d+\] ?" % _TIME, None),
-        (r"std(?:out|err) [FP] ", None),
-        (r"\[std(?:out|err)\]:? ?", None),
-        (r"[\w.\-/@]{2,80} +\| (?=\S|\s{2,}File|$)", None),
-        (r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[\d{1,8}\]: ", None),
-        (r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])[ :]*(?:- )?", None),
-        (r"\[\d{1,8}\](?=[ :]) ?:?", None),
-        (r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG):[\w.\-]{1,80}:", None),
-        (r"- [\w.]{1,60} - (?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) - ?)?", None),
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?"
+_DATE = (
+    r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}(?:[-/.]\d{2,4})?"
+    rf"|{_DAY}[A-Z][a-z]{{2}} +\d{{1,2}},?(?: \d{{4}})?)"
+)
+_LEVEL = (
+    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SEVERE"
+    r"|debug|info|warning|warn|error|critical|fatal)"
+)
+_DIGITS = "0123456789"
+_CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SMALL = "abcdefghijklmnopqrstuvwxyz"
+# (characters it begins with, text it holds, pattern, what its group is); the first two spare most lines the pattern
+_PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
+    (first, within, lazy(pattern), group)
+    for first, within, pattern, group in (
+        ("[", "rank", r"\[rank ?(\d{1,5})\]:? ?", "rank"),
+        ("[", "[default", r"\[default(\d{1,5})\]:? ?", "rank"),
+        ("[", "]<std", r"\[\d{1,6},(\d{1,5})\]<std(?:err|out|diag)>:? ?", "rank"),
+        ("[", "ank", r"\[(?:Rank|RANK|GPU rank|global_rank|local_rank)[ :=]*(\d{1,5})\]:? ?", "rank"),
+        ("rRwn", "", r"(?:rank|Rank|RANK|worker|node rank)[ _-]?(\d{1,5}) ?[:|>\]] ?", "rank"),
+        ("(", "=", r"\((?=[^()]*\b(?:pid|ip|rank)=)(?:[^()]*?\brank=(\d{1,5}))?[^()]{0,160}\):? ?", "rank"),
+        (
+            "[" + _DIGITS + _CAPITALS,
+            ":",
+            rf"\[?(?:{_DATE}[T ,:]{{0,2}})?{_TIME}(?: ?(?:Z|UTC|[AP]M|[+-]\d\d:?\d\d))?\]?[:,]?(?:\s+-)?[ \t]*",
+            None,
+        ),
+        ("[", "]", rf"\[{_DATE}\][ \t]*", None),
+        ("[(<" + _CAPITALS + "diwecf", "", rf"[\[(<]?({_LEVEL})[\])>]?(?=[\s:|,\-]|$)[ :|,\-]*", "level"),
+        (_DIGITS + "[" + _CAPITALS + _SMALL, "]", r"\[?[\w./-]{1,80}\.(?:py|rs|cc|cpp|go):\d{1,6}\][ :\-]*", None),
+        ("[", "]", rf"\[[IWEF]\d{{3,4}} {_TIME}[^\]]{{0,80}}\][ :]*", None),
+        ("IWEF", "]", rf"[IWEF]\d{{4}} {_TIME}\s+\d+ [\w.\-]+:\d+\] ?", None),
+        ("s", "std", r"std(?:out|err) [FP] ", None),
+        ("[", "[std", r"\[std(?:out|err)\]:? ?", None),
+        (_DIGITS + _CAPITALS + _SMALL, " | ", r"[\w.\-/@]{2,80} +\| (?=\S|\s{2,}File|$)", None),
+        (_CAPITALS + _SMALL, "]: ", r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[\d{1,8}\]: ", None),
+        ("[", "]", r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])[ :]*(?:- )?", None),
+        ("IWECD", ":", r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG):[\w.\-]{1,80}:", None),
+        ("-", " - ", r"- [\w.]{1,60} - (?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) - ?)?", None),
     )
 )
-_PREFIX_START = re.compile(r"[\[(\d<>\-A-Za-z│|]")
+_PREFIX_CHARS = frozenset("[(<-" + _DIGITS + _CAPITALS + _SMALL)
 # `srun --label` numbers the tasks `3: text`; only believed before something that belongs to a failure
-_SRUN = re.compile(r"\s{0,3}(\d{1,4}): (?=\s*(?:/|\.\./|[A-Z]:[\\/]|Traceback|File \"|\w*Error|CUDA |unknown:|<frozen|terminate|\[rank))")
-_INNER_RANK = re.compile(r"\[(?:PG [^\]]{0,60}|[^\]]{0,20})\bRank (\d{1,5})\]|\bon rank (\d{1,5})\b|^\[rank(\d{1,5})\]")
-_K8S = re.compile(r"^(?:[a-z0-9][\w.\-]*-[a-z0-9]{4,10}(?:-[a-z0-9]{5})?) (?=\S)")
+_SRUN = lazy(r"\s{0,3}(\d{1,4}): (?=\s*(?:/|\.\./|[A-Z]:[\\/]|Traceback|File \"|\w*Error|CUDA |unknown:|<frozen|terminate|\[rank))")
+_INNER_RANK = lazy(r"\[(?:PG [^\]]{0,60}|[^\]]{0,20})\bRank (\d{1,5})\]|\bon rank (\d{1,5})\b|^\[rank(\d{1,5})\]")
 
 _MESSAGE_KEYS = (
     "log", "message", "msg", "MESSAGE", "textPayload", "@message", "body", "line", "event", "text", "output", "content",
@@ -178,16 +193,19 @@ def _messages(data: Any, depth: int) -> Iterator[str]:
 
 def _strip(line: int | None, shown: str, rank: int | None, level: str | None, cell: int | None) -> Text:
     text = shown
-    quote = _QUOTE.match(text)
-    if quote:
+    if text[:1] in _QUOTE_CHARS and (quote := _QUOTE.match(text)):
         text = _BOX_END.sub("", text[quote.end() :])
     if "**" in text:
         text = text.replace("**", "")
     for _ in range(8):
         start = len(text) - len(text.lstrip())
-        if start > 12 or not _PREFIX_START.match(text, start):
+        first = text[start : start + 1]
+        if start > 12 or first not in _PREFIX_CHARS:
             break
-        for pattern, group in _PREFIXES:
+        window = text[start : start + 200]
+        for characters, within, pattern, group in _PREFIXES:
+            if first not in characters or within not in window:
+                continue
             match = pattern.match(text, start)
             if match and match.end() > start:
                 if group == "rank" and match.group(1) is not None:

@@ -12,8 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from preassert.errors import InputError
 from preassert.lazy import need
@@ -25,8 +24,7 @@ LOG_SUFFIXES = (".log", ".out", ".err", ".txt", ".jsonl", ".ipynb", ".gz", ".xz"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One notebook output: which cell printed it, and the lines of the text."""
 
     number: int  # 1-based position of the cell in the notebook
@@ -36,7 +34,7 @@ class Cell:
     lines: tuple[bytes, ...]
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, match_args=False)
 class Source:
     """One opened log. ``blocks`` may be consumed once; ``notes`` fills while it is (a file that ends early, say)."""
 
@@ -58,7 +56,9 @@ def expand(arguments: list[str]) -> list[str]:
         if argument == "-":
             files.append(argument)
         elif os.path.isdir(argument):
-            inside = sorted(str(path) for path in Path(argument).rglob("*") if path.is_file() and path.name.endswith(LOG_SUFFIXES))
+            inside = sorted(
+                os.path.join(folder, name) for folder, _, names in os.walk(argument) for name in names if name.endswith(LOG_SUFFIXES)
+            )
             if not inside:
                 raise InputError(argument, f"no log files in this folder (looked for {', '.join(LOG_SUFFIXES)})")
             files.extend(inside)

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("printed_lines.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    with open(os.path.join(os.path.dirname(__file__), "printed_lines.json"), encoding="utf-8") as file:
+        table: dict[str, Any] = json.load(file)
     table["squeezed"] = ["".join(expression.split()) for expression in table["expressions"]]
     return table
 
