@@ -118,7 +118,7 @@ class LabelMap:
             raise self._unseen(flat, self._encode_missing(flat), only_missing=True)
         self.count_labels(pairs)
         if self.classes is not None and self.unknown == "error":
-            codes = self._encode(flat)
+            codes = self.encode(flat)
             if bool((codes == UNKNOWN).any()):
                 raise self._unseen(flat, codes)
 
@@ -358,7 +358,7 @@ class LabelMap:
             if out is not None:
                 return out
         flat = flatten(labels)
-        codes = self._encode(flat)
+        codes = self.encode(flat)
         if not len(codes) or int(codes.min()) > MISSING:
             return flat.wrap(codes, None)
         return self._apply_policies(flat, codes)
@@ -367,7 +367,7 @@ class LabelMap:
         """Boolean ndarray in the shape of ``labels``: True where ``transform`` keeps the element (for ``unknown="drop"``)."""
         self._need_fit()
         flat = flatten(labels)
-        known = self._encode(flat) != UNKNOWN
+        known = self.encode(flat) != UNKNOWN
         return known if flat.ragged else known.reshape(flat.shape)
 
     def look_up(self, value: Any) -> int | None:
@@ -381,12 +381,13 @@ class LabelMap:
         code = MISSING if label is None else index.get(key(label), UNKNOWN)
         if code not in (UNKNOWN, MISSING):
             return code
-        replacement = self._policy_code(code)
+        replacement = self.policy_code(code)
         if replacement is None and not (code == UNKNOWN and self.unknown == "drop"):
             raise self.unseen_error([Unseen(label, 1, ())])
         return replacement
 
-    def _policy_code(self, sentinel: int) -> int | None:
+    def policy_code(self, sentinel: int) -> int | None:
+        """What the policies write for UNKNOWN or MISSING; None where they raise or drop."""
         policy, code = (self.unknown, self.other_code) if sentinel == UNKNOWN else (self.missing, self.missing_code)
         return self.ignore_index if policy == "ignore_index" else code
 
@@ -405,8 +406,8 @@ class LabelMap:
         """int labels -> codes, with ``ignore_index`` -> itself."""
         return {label: code for label, code in self._index().items() if type(label) is int}
 
-    def _encode(self, flat: Flat) -> Any:
-        """Codes of all elements, with UNKNOWN and MISSING where there is none; a new int64 ndarray."""
+    def encode(self, flat: Flat) -> Any:
+        """Codes of all elements before policies: UNKNOWN and MISSING (of ``lookup``) where there is none; a new int64 ndarray."""
         import numpy as np
 
         if flat.text is not None:
@@ -480,7 +481,7 @@ class LabelMap:
         if (any_unknown and self.unknown == "error") or (self.missing == "error" and bool(missing.any())):
             raise self._unseen(flat, codes)
         if self.missing != "error":
-            codes[missing] = self._policy_code(MISSING)
+            codes[missing] = self.policy_code(MISSING)
         if not any_unknown:
             return flat.wrap(codes, None)
         if self.unknown == "drop":
@@ -489,7 +490,7 @@ class LabelMap:
                     f"unknown='drop' needs flat labels, not {'nested lists' if flat.ragged else f'shape {flat.shape}'}"
                 )
             return flat.wrap(codes[~unknown], ~unknown)
-        codes[unknown] = self._policy_code(UNKNOWN)
+        codes[unknown] = self.policy_code(UNKNOWN)
         return flat.wrap(codes, None)
 
     def _not_an_index(self, flat: Flat, bad: Any) -> UnseenLabels:

@@ -30,7 +30,7 @@ def transform(labels: LabelMap, tensor: Any) -> Any | None:
     out = _look_up(torch, labels, ids)
     if not out.numel() or int(out.min()) > MISSING:
         return out
-    code = labels._policy_code(UNKNOWN)
+    code = labels.policy_code(UNKNOWN)
     return None if code is None else out.masked_fill_(out == UNKNOWN, code)
 
 

@@ -1,0 +1,100 @@
+"""Formats that ``remap`` rewrites. Adding one is a module with ``survey`` and ``rewrite`` and a line here."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Protocol
+
+from preassert.errors import InputError
+from preassert.labels import LabelMap
+from preassert.remap.recode import Options, Recoder, Tally
+
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+
+FILES: dict[str, str] = {
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".json": "coco",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".npy": "npy",
+    ".parquet": "parquet",
+    ".png": "masks",
+    ".pq": "parquet",
+    ".tab": "csv",
+    ".tsv": "csv",
+}
+_PACKED = ("csv", "jsonl")  # formats that may be compressed as a whole
+CARRIES_MAP = ("arrow", "hf", "parquet")  # formats that hold the map inside
+
+
+class Format(Protocol):
+    def survey(self, path: Path, options: Options, tally: Tally) -> None:
+        """Count the labels of one input."""
+
+    def rewrite(self, path: Path, target: Path, options: Options, recoder: Recoder) -> None:
+        """Write the input with labels replaced to ``target`` (an empty file or folder)."""
+
+
+def format_of(path: Path) -> str:
+    """Name of the format of an input.
+
+    Raises:
+        InputError: it does not exist, or is nothing that can be rewritten.
+    """
+    if path.is_dir():
+        return _folder_format(path)
+    if not path.exists():
+        raise InputError(str(path), "no such file or folder")
+    if not path.is_file():
+        raise InputError(str(path), "not a regular file")
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
+    last = suffixes[-2] if packed and len(suffixes) > 1 else (suffixes[-1] if suffixes else "")
+    known = FILES.get(last)
+    if known == "coco" and not packed and _is_json_lines(path):
+        return "jsonl"
+    if known is None or (packed and known not in _PACKED):
+        raise InputError(
+            str(path), f"cannot be rewritten; formats are {' '.join(sorted(FILES))} and folders of YOLO, masks or Hugging Face"
+        )
+    return known
+
+
+def _is_json_lines(path: Path) -> bool:
+    """Some name their JSON Lines ``.json``: the first line is an object of its own, and another follows."""
+    with open(path, "rb") as file:
+        first, second = file.readline(1 << 20), file.readline(1 << 20)
+    try:
+        return isinstance(json.loads(first), dict) and second.lstrip().startswith(b"{")
+    except ValueError:
+        return False
+
+
+def _folder_format(path: Path) -> str:
+    if any((path / name).exists() for name in ("dataset_dict.json", "state.json", "dataset_info.json")):
+        return "hf"
+    if next(path.glob("*.yaml"), None) or next(path.glob("*.yml"), None) or next(path.rglob("labels"), None):
+        return "yolo"
+    if next(path.rglob("*.png"), None):
+        return "masks"
+    if next(path.rglob("*.txt"), None):
+        return "yolo"
+    raise InputError(str(path), "a folder without a Hugging Face data set, YOLO labels (data.yaml, *.txt) or PNG masks")
+
+
+def module(name: str) -> Format:
+    loaded: Format = importlib.import_module(f"preassert.remap.formats.{name}")
+    return loaded
+
+
+def embedded_map(name: str, path: Path) -> LabelMap | None:
+    """The map that an output of an earlier ``remap`` carries inside; None where the format or the file has none."""
+    if name not in CARRIES_MAP:
+        return None
+    found: LabelMap | None = importlib.import_module(f"preassert.remap.formats.{name}").embedded_map(path)
+    return found

@@ -1,0 +1,298 @@
+"""CSV and TSV: the bytes of one field in each record are replaced, and every other byte is copied.
+
+A field is quoted if it *begins* with a quote, as in RFC 4180; a quote inside an unquoted field is a character. Empty lines
+and comment lines are no rows and are copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from preassert.errors import InputError, UsageError
+from preassert.labels.values import shown_list
+from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
+from preassert.remap.streams import UTF8_BOM, blocks, decode, encode, sink, wide_encoding
+
+RECORD_LIMIT_BYTES = 1 << 26  # a longer record is an unclosed quote
+_QUOTE, _HASH = 0x22, 0x23
+# The delimiter is not known yet: quotes decide alone where the first record ends.
+_HEAD = re.compile(rb'(?:[^"\r\n]|"[^"]*")*(?:\r\n|\n|\r)')
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+
+
+@dataclass(slots=True)
+class Part:
+    """Some records of the file: ``data`` with, for each, its bounds and those of the label field."""
+
+    data: bytes
+    starts: list[int]
+    spans: list[tuple[int, int]]
+    ends: list[int]
+    raws: list[bytes]
+    first_row: int  # 0-based number of the first record here
+    first_line: int  # 0-based line on which ``data`` begins
+
+    def place(self, position: int) -> str:
+        line = self.first_line + self.data.count(b"\n", 0, self.starts[position]) + 1
+        return f"row {self.first_row + position + 1:,} (line {line:,})"
+
+
+def _field(delimiter: bytes) -> bytes:
+    d = re.escape(delimiter)
+    # (?!") makes the closing quote unambiguous: without it an unfinished record costs exponential time.
+    return rb'(?:"[^"]*(?:""[^"]*)*"(?!")[^' + d + rb'\r\n]*|[^"' + d + rb"\r\n][^" + d + rb"\r\n]*|)"
+
+
+class Layout:
+    """Where the label is in each record."""
+
+    def __init__(self, header: bytes, options: Options, path: Path) -> None:
+        self.path = path
+        self.options = options
+        text = decode(header, options, path)
+        self.delimiter = _delimiter(text, options, path)
+        names = _split(text, self.delimiter)
+        self.width = len(names)
+        column = options.column
+        if column is None:
+            if len(names) > 1 or not options.header:
+                raise UsageError(f"{path}: --column is needed; columns are {shown_list(names, 20)}")
+            self.position = 0
+        elif not options.header:
+            if not column.isdecimal() or not 1 <= int(column) <= self.width:
+                raise UsageError(f"{path}: without a header --column is a number from 1 to {self.width}, not {column!r}")
+            self.position = int(column) - 1
+        else:
+            if names.count(column) != 1:
+                what = "no column" if column not in names else "more than one column"
+                raise UsageError(f"{path}: {what} {column!r}; columns are {shown_list(names, 20)}")
+            self.position = names.index(column)
+        d = self.delimiter.encode()
+        field = _field(d)
+        before = rb"(?:" + field + re.escape(d) + rb"){%d}" % self.position
+        self.record = re.compile(before + rb"(" + field + rb")(?:" + re.escape(d) + field + rb")*(?:\r\n|\n|\r)")
+        self.fields = re.compile(rb"(" + field + rb")(?:" + re.escape(d) + rb"|$)")
+        self.comments = 0
+
+    def is_comment(self, line: bytes) -> bool:
+        """A line that begins with the comment sign; without ``--comment``, one with ``#`` that cannot be a record."""
+        sign = self.options.comment
+        if sign is not None:
+            return line.startswith(sign.encode())
+        if not line.startswith(b"#"):
+            return False
+        if self.width == 1:
+            return line.rstrip(b"\r\n") == b"#" or line.startswith(b"# ")
+        return line.rstrip(b"\r\n").count(self.delimiter.encode()) != self.width - 1
+
+
+def _split(text: str, delimiter: str) -> list[str]:
+    import csv
+    import io
+
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [""])
+
+
+def _delimiter(header: str, options: Options, path: Path) -> str:
+    if options.delimiter is not None:
+        delimiter = {"\\t": "\t", "tab": "\t"}.get(options.delimiter, options.delimiter)
+        if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
+            raise UsageError(f"--delimiter must be one ASCII character, not {options.delimiter!r}")
+        return delimiter
+    usual = "\t" if {".tsv", ".tab"} & {suffix.lower() for suffix in path.suffixes[-2:]} else ","
+    candidates = [usual, *(mark for mark in ",;\t|" if mark != usual)]
+    if options.column is not None and options.header:
+        for candidate in candidates:
+            if options.column in _split(header, candidate):
+                return candidate
+    return max(candidates, key=lambda mark: (header.count(mark) > 0, mark == usual, header.count(mark)))
+
+
+def _head(data: bytes, options: Options, whole: bool) -> tuple[int, int] | None:
+    """Bounds of the header (or, without one, of the first record) in the first bytes; None when more bytes are needed."""
+    position = len(UTF8_BOM) if data.startswith(UTF8_BOM) else 0
+    column = options.column.encode() if options.column and options.column.isascii() else None
+    while True:
+        found = _HEAD.match(data, position)
+        if found is None:
+            return (position, len(data)) if whole else None
+        line = found.group().rstrip(b"\r\n")
+        comment = line.startswith((options.comment or "#").encode()) and (
+            options.comment is not None or not options.header or column is None or column not in line
+        )
+        if line and not comment:
+            return position, found.end()
+        position = found.end()
+
+
+def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
+    """The file in order; the bytes of all parts together are the file. The first part is the head, without records."""
+    wide = wide_encoding(path, options.encoding)
+    source = blocks(path, wide, options.advance)
+    buffer, ended = b"", False
+    head = None
+    while head is None and not ended:
+        block = next(source, None)
+        ended = block is None
+        buffer += block or b""
+        head = _head(buffer, options, ended)
+        if head is None and len(buffer) > RECORD_LIMIT_BYTES:
+            raise InputError(str(path), "no end of the first line within 64 MB: not a CSV file, or a quote is not closed")
+    if head is None or not buffer.strip():
+        raise InputError(str(path), "empty file")
+    layout = Layout(buffer[head[0] : head[1]].rstrip(b"\r\n"), options, path)
+    cut = head[1] if options.header else head[0]
+    yield layout, Part(buffer[:cut], [], [], [], [], 0, 0)
+    row, line = 0, buffer.count(b"\n", 0, cut)
+    buffer = buffer[cut:]
+    while True:
+        if ended and buffer and not buffer.endswith((b"\n", b"\r")):
+            buffer += b"\n"
+            part, used = _records(layout, buffer, row, line, True)
+            part.data = part.data[:-1]  # the line end that the file does not have
+            part.ends = [min(end, len(part.data)) for end in part.ends]
+        else:
+            part, used = _records(layout, buffer, row, line, ended)
+        if used:
+            yield layout, part
+            row += len(part.raws)
+            line += buffer.count(b"\n", 0, used)
+            buffer = buffer[used:]
+        if ended:
+            return
+        if len(buffer) > RECORD_LIMIT_BYTES:
+            raise InputError(str(path), f"line {line + 1:,}: a record longer than 64 MB, or a quote that is not closed")
+        block = next(source, None)
+        ended = block is None
+        buffer += block or b""
+
+
+def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) -> tuple[Part, int]:
+    """The complete records at the start of ``buffer``, and how many of its bytes they take."""
+    part = Part(buffer, [], [], [], [], row, line)
+    done = 0
+    first_column = layout.position == 0
+    comment = layout.options.comment.encode()[0] if layout.options.comment else _HASH
+    for found in layout.record.finditer(buffer):
+        start, end = found.span()
+        if start != done:
+            stop = _skip(layout, buffer, done, start, line, ended)
+            if stop != start:
+                done = stop
+                break
+        done = end
+        if buffer[start] == comment and layout.is_comment(buffer[start:end]):
+            layout.comments += 1
+            continue
+        if first_column and start + 2 >= end and not buffer[start:end].strip(b"\r\n"):
+            continue
+        part.starts.append(start)
+        part.spans.append(found.span(1))
+        part.ends.append(end)
+        part.raws.append(found.group(1))
+    else:
+        done = _skip(layout, buffer, done, len(buffer), line, ended)
+    part.data = buffer[:done]
+    return part, done
+
+
+def _skip(layout: Layout, buffer: bytes, start: int, stop: int, line: int, ended: bool) -> int:
+    """Pass over empty and comment lines; the position of the first line in start..stop that is neither (unfinished), else stop.
+
+    Raises:
+        InputError: a line with too few fields, or at the end of the file a quote that is not closed.
+    """
+    while start < stop:
+        found = _LINE.match(buffer, start, stop)
+        if found is None:
+            return start
+        text = found.group().rstrip(b"\r\n")
+        if text and not layout.is_comment(text):
+            number = line + buffer.count(b"\n", 0, start) + 1
+            if b'"' in text:
+                if not ended:
+                    return start  # perhaps the rest of a quoted field is still to come
+                raise InputError(str(layout.path), f"line {number:,}: a quote that is not closed, or too few fields")
+            raise InputError(str(layout.path), f"line {number:,}: fewer than {layout.position + 1} fields, the label is missing")
+        layout.comments += bool(text)
+        start = found.end()
+    return start
+
+
+def unquote(raw: bytes) -> bytes:
+    if not raw.startswith(b'"'):
+        return raw
+    end = raw.rindex(b'"')
+    return raw[1:end].replace(b'""', b'"') + raw[end + 1 :]
+
+
+def survey(path: Path, options: Options, tally: Tally) -> None:
+    comments = 0
+    for layout, part in parts(path, options):
+        comments = layout.comments
+        counts: Counter[str] = Counter()
+        for raw, count in Counter(part.raws).items():
+            counts[decode(unquote(raw), options, path)] += count
+        tally.add_text(counts)
+    if comments:
+        tally.note(f"{path}: {comments:,} comment {'line is' if comments == 1 else 'lines are'} copied")
+
+
+def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> None:
+    memo: dict[bytes, object] = {}
+    meanings: dict[bytes, object] = {}
+    with sink(target, path, wide_encoding(path, options.encoding)) as out:
+        for layout, part in parts(path, options):
+            counts = Counter(part.raws)
+            special = False
+            for raw, count in counts.items():
+                if raw not in memo:
+                    meanings[raw], memo[raw] = _replace(raw, layout, recoder)
+                new = memo[raw]
+                special |= new is DROP or new is UNSEEN
+                old = meanings[raw]
+                recoder.count(old, None if new is UNSEEN else (new if new is DROP else recoder.value(old)), count)
+            if special:
+                _note_unseen(path, part, memo, meanings, recoder)
+            out.write(_splice(part, memo))
+
+
+def _replace(raw: bytes, layout: Layout, recoder: Recoder) -> tuple[object, object]:
+    """(what the field stands for, the bytes of the new field or DROP or UNSEEN)."""
+    text = decode(unquote(raw), layout.options, layout.path)
+    meaning = recoder.meaning(text)
+    new = recoder.value(meaning)
+    if new is DROP or new is UNSEEN:
+        return meaning, new
+    written = recoder.write_text(new)
+    quoted = raw.startswith(b'"')
+    if not quoted and type(meaning) is not str:  # white space around a number is not part of it
+        written = text[: len(text) - len(text.lstrip())] + written + text[len(text.rstrip()) :] if text.strip() else written
+    if quoted or written.startswith('"') or any(mark in written for mark in (layout.delimiter, "\r", "\n")):
+        written = '"' + written.replace('"', '""') + '"'
+    return meaning, encode(written, layout.options, layout.path)
+
+
+def _note_unseen(path: Path, part: Part, memo: dict[bytes, object], meanings: dict[bytes, object], recoder: Recoder) -> None:
+    for position, raw in enumerate(part.raws):
+        if memo[raw] is UNSEEN:
+            recoder.unseen_at(meanings[raw], f"{path} {part.place(position)}")
+
+
+def _splice(part: Part, memo: dict[bytes, object]) -> bytes:
+    pieces: list[bytes] = []
+    data, done = part.data, 0
+    for start, (first, last), end, raw in zip(part.starts, part.spans, part.ends, part.raws, strict=True):
+        new = memo[raw]
+        if isinstance(new, bytes):
+            pieces += (data[done:first], new)
+            done = last
+        elif new is DROP:
+            pieces.append(data[done:start])
+            done = end
+    pieces.append(data[done:])
+    return b"".join(pieces)
