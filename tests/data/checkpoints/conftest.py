@@ -37,9 +37,9 @@ def write_json(path: Path, content: Any) -> None:
 def tokenizer(size: int, added: Mapping[str, int] | None = None, kind: str = "WordPiece") -> dict[str, Any]:
     """A tokenizer.json with tokens t0 .. t<size-1> and the added ones."""
     names = [f"t{number}" for number in range(size)]
-    vocabulary: Any = (
-        [[name, 0.0] for name in names] if kind == "Unigram" else {name: number for number, name in enumerate(names)}
-    )
+    vocabulary: Any = {name: number for number, name in enumerate(names)}
+    if kind == "Unigram":
+        vocabulary = [[name, 0.0] for name in names]
     listed = [{"id": number, "content": token, "special": True} for token, number in (added or {}).items()]
     return {"version": "1.0", "added_tokens": listed, "model": {"type": kind, "vocab": vocabulary}}
 
@@ -102,6 +102,17 @@ def llama(tmp_path: Path) -> Path:
 @pytest.fixture(name="write_safetensors")
 def _write_safetensors() -> Callable[..., None]:
     return write_safetensors
+
+
+@pytest.fixture
+def edit() -> Callable[..., None]:
+    """Change keys of a JSON file (made if it is not there)."""
+
+    def change(path: Path, **changes: Any) -> None:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_json(path, {**content, **changes})
+
+    return change
 
 
 Seen = tuple[str | None, str, tuple[Any, ...]]

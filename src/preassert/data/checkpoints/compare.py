@@ -89,6 +89,8 @@ def _output_tokens(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 def _vocabulary_size(checkpoint: Checkpoint) -> Iterator[Finding]:
     """``vocab_size`` in the config against the rows."""
+    if checkpoint.adapter_file is not None:
+        return  # the config is that of the base, the rows may be the adapter's own: see _adapter
     for bound in dict.fromkeys((checkpoint.limits.tokens, checkpoint.limits.decoder_tokens)):
         if bound is None or bound.declared is None or checkpoint.config_file is None:
             continue

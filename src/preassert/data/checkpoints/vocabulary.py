@@ -60,7 +60,8 @@ def read_tokenizer(folder: str, names: Iterable[str]) -> Tokenizer:
     """Read the tokenizer files among ``names``, the entries of ``folder``. Files that cannot be read become findings."""
     reader = _Reader(folder, frozenset(names))
     steps = (
-        reader.settings, reader.fast, reader.listed, reader.sentencepiece, reader.added, reader.implied, reader.templates,
+        reader.settings, reader.fast, reader.listed, reader.lines, reader.sentencepiece, reader.added, reader.implied,
+        reader.templates,
     )  # fmt: skip
     for step in steps:
         try:
@@ -110,13 +111,16 @@ class _Reader:
                 self.out.longest.append((path, "padding.strategy.Fixed", fixed))
 
     def listed(self) -> None:
-        """vocab.json (GPT-2, RoBERTa, CTC, Marian ...) and vocab.txt (BERT)."""
+        """vocab.json: GPT-2, RoBERTa, CTC, Marian ..."""
         path = self.path("vocab.json")
         if path is not None:
             content = read_json_object(path)
             target = content.get(str(self.out.settings.get("target_lang")))
             content = target if isinstance(target, dict) else content  # MMS: one vocabulary for each language
             self.keep(path, {number: token for token, value in content.items() if (number := whole_number(value)) is not None})
+
+    def lines(self) -> None:
+        """vocab.txt: BERT and its kin; the id is the number of the line."""
         path = self.path("vocab.txt")
         if path is not None:
             try:
