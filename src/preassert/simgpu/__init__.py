@@ -115,7 +115,8 @@ def _check_engine() -> None:
     except RuntimeError as error:
         deactivate()
         raise RuntimeError(
-            "the simulated GPU must be activated before the first backward pass of the process: the autograd engine has started without it"
+            "the simulated GPU must be activated before the first backward pass of the process: "
+            "the autograd engine has started without it"
         ) from error
     holder.device.launches = 0
     holder.device.queue.clear()

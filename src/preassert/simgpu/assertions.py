@@ -8,7 +8,7 @@ approximate in the function's docstring where it is not. A thread that failed an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,9 @@ class Assertion:
 
     def printed(self, block: Dim3, thread: Dim3) -> str:
         b, t = ",".join(map(str, block)), ",".join(map(str, thread))
-        return f"{_PREFIX}{self.file}:{self.line}: {self.kernel}: block: [{b}], thread: [{t}] Assertion `{self.expression}` failed."
+        return (
+            f"{_PREFIX}{self.file}:{self.line}: {self.kernel}: block: [{b}], thread: [{t}] Assertion `{self.expression}` failed."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +131,26 @@ def _nll2d(call: Arguments, direction: str, reduced: int, none: int) -> Fault | 
     if call["reduction"] == 0:
         expression = "cur_target >= 0 && cur_target < n_classes"
         # this kernel counts the batch fastest: index = b + N * (h + H * w)
-        linear = (
-            p // (height * width) + batch * (p % (height * width) // width + height * (p % width)) for p in bad
-        )
-        return _fault(Assertion("NLLLoss2d.cu", none, f"nll_loss2d_{direction}_no_reduce_kernel", expression), _grid(linear, 1024))
+        linear = (p // (height * width) + batch * (p % (height * width) // width + height * (p % width)) for p in bad)
+        kernel = f"nll_loss2d_{direction}_no_reduce_kernel"
+        return _fault(Assertion("NLLLoss2d.cu", none, kernel, expression), _grid(linear, 1024))
     pixels = height * width
     blocks = max(1, -(-pixels // 1024) // 128)
     threads = (((p // pixels * blocks + p % pixels // 1024 % blocks, 0, 0), (p % pixels % 1024, 0, 0)) for p in bad)
     return _fault(Assertion("NLLLoss2d.cu", reduced, f"nll_loss2d_{direction}_kernel", "t >= 0 && t < n_classes"), threads)
 
 
+def _classes(logits: torch.Tensor) -> int:
+    return logits.shape[-1] if logits.dim() else 1
+
+
 def _multi_margin(call: Arguments) -> Fault | None:
-    logits = call["self"]
-    bad = _bad_positions(call["target"], 0, logits.shape[-1] - 1)
+    bad = _bad_positions(call["target"], 0, _classes(call["self"]) - 1)
     assertion = Assertion(
-        "MultiMarginLoss.cu", 34, "MultiMarginLoss_forward_kernel", 'target_k >= 0 && target_k < dim && "target index is out of bounds"'
+        "MultiMarginLoss.cu",
+        34,
+        "MultiMarginLoss_forward_kernel",
+        'target_k >= 0 && target_k < dim && "target index is out of bounds"',
     )
     return _fault(assertion, (((row, 0, 0), (t, 0, 0)) for row in bad for t in range(128)))
 
@@ -167,7 +174,10 @@ _GATHER_ROWS = Assertion(
     'ind >=0 && ind < ind_dim_size && "vectorized gather kernel index out of bounds"',
 )  # fmt: skip
 _GATHER = Assertion(
-    "ScatterGatherKernel.cu", 203, "operator()", 'idx_dim >= 0 && idx_dim < index_size && "scatter gather kernel index out of bounds"'
+    "ScatterGatherKernel.cu",
+    203,
+    "operator()",
+    'idx_dim >= 0 && idx_dim < index_size && "scatter gather kernel index out of bounds"',
 )
 _FILL = Assertion("ScatterGatherKernel.cu", 449, "operator()", 'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"')
 _SCATTER_ROWS = Assertion(
@@ -175,9 +185,15 @@ _SCATTER_ROWS = Assertion(
     'ind >= 0 && ind < self_dim_size && "vectorized scatter add kernel index out of bounds"',
 )  # fmt: skip
 _INDEX = Assertion("IndexKernel.cu", 111, "operator()", '-sizes[i] <= index && index < sizes[i] && "index out of bounds"')
-_INDEX_FILL = Assertion("IndexKernel.cu", 154, "operator()", 'idx >= -self_dim_size && idx < self_dim_size && "index out of bounds"')
-_INDEX_COPY = Assertion("IndexKernel.cu", 193, "operator()", 'idx >= 0 && idx < self_dim_size && "index_copy_(): index out of bounds"')
-_TAKE_PUT = Assertion("IndexKernel.cu", 339, "operator()", 'idx < numel && idx >= -numel && "cuda_take_put_kernel() index out of bounds"')
+_INDEX_FILL = Assertion(
+    "IndexKernel.cu", 154, "operator()", 'idx >= -self_dim_size && idx < self_dim_size && "index out of bounds"'
+)
+_INDEX_COPY = Assertion(
+    "IndexKernel.cu", 193, "operator()", 'idx >= 0 && idx < self_dim_size && "index_copy_(): index out of bounds"'
+)
+_TAKE_PUT = Assertion(
+    "IndexKernel.cu", 339, "operator()", 'idx < numel && idx >= -numel && "cuda_take_put_kernel() index out of bounds"'
+)
 _ADD_SMALL = Assertion("Indexing.cu", 1030, "indexFuncSmallIndex", "dstIndex < dstAddDimSize")
 _ADD_LARGE = Assertion("Indexing.cu", 1089, "indexFuncLargeIndex", "dstIndex < dstAddDimSize")
 
@@ -260,9 +276,8 @@ def _bag_threads(bags: Iterable[int], features: int) -> Iterator[Thread]:
 def _advanced(call: Arguments) -> Fault | None:
     """x[i], x[i, j] = v: negative indices count from the end. Layouts other than rows of a contiguous tensor are approximate."""
     source: torch.Tensor = call["self"]
-    indices = [i for i in call["indices"]]
-    tensors = [(dim, index) for dim, index in enumerate(indices) if index is not None and index.dtype not in (torch.bool, torch.uint8)]
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices) or not tensors:
+    tensors = [(dim, index) for dim, index in enumerate(call["indices"]) if index is not None]
+    if not tensors or any(index.dtype in (torch.bool, torch.uint8) for _, index in tensors):
         return None  # masks are checked by their shape, on the host
     shape = torch.broadcast_shapes(*(index.shape for _, index in tensors))
     bad: set[int] = set()
@@ -303,7 +318,9 @@ def _scatter_add(call: Arguments) -> Fault | None:
         if bad and row_bytes % 16 == 0:
             per_row, _ = _row_threads(row_bytes)
             rows = 256 // per_row
-            threads = (((p // rows, 0, 0), (p % rows * per_row + t, 0, 0)) for p in bad for t in range(min(per_row, row_bytes // 16)))
+            threads = (
+                ((p // rows, 0, 0), (p % rows * per_row + t, 0, 0)) for p in bad for t in range(min(per_row, row_bytes // 16))
+            )
             return _fault(_SCATTER_ROWS, threads)
     return _along_dim(call, _GATHER)
 
@@ -345,7 +362,9 @@ def _masked_scatter(call: Arguments) -> Fault | None:
     wanted = int(call["mask"].expand_as(call["self"]).sum())
     if wanted <= call["source"].numel():
         return None
-    return _fault(Assertion("IndexKernel.cu", 400, "masked_scatter_size_check", "totalElements <= srcSize"), [((0, 0, 0), (0, 0, 0))])
+    return _fault(
+        Assertion("IndexKernel.cu", 400, "masked_scatter_size_check", "totalElements <= srcSize"), [((0, 0, 0), (0, 0, 0))]
+    )
 
 
 def _repeat_interleave(call: Arguments) -> Fault | None:
@@ -387,7 +406,9 @@ def _multinomial(call: Arguments) -> Fault | None:
         threads = (((p // columns, 0, 0), (p % columns % 1024, 0, 0)) for p in negative)
         return _fault(Assertion("MultinomialKernel.cu", 60, "renormRowsL1", "!(val < zero)"), threads)
     hopeless = _bad_positions((empty | invalid.any(-1)).float(), 0, 0)
-    assertion = Assertion("MultinomialKernel.cu", 112, "binarySearchForMultinomial", "cumdist[size - 1] > static_cast<scalar_t>(0)")
+    assertion = Assertion(
+        "MultinomialKernel.cu", 112, "binarySearchForMultinomial", "cumdist[size - 1] > static_cast<scalar_t>(0)"
+    )
     samples = call["num_samples"]
     return _fault(assertion, (((s // 128, row, 0), (s % 128, 0, 0)) for row in hopeless for s in range(samples)))
 
@@ -399,14 +420,17 @@ def _bernoulli(call: Arguments) -> Fault | None:
     if not bad:
         return None
     slot = bad[0] % 4 + 1
-    assertion = Assertion("DistributionTemplates.h", {1: 639, 2: 634, 3: 629, 4: 624}[slot], "operator()", f"0 <= p{slot} && p{slot} <= 1")
+    assertion = Assertion(
+        "DistributionTemplates.h", {1: 639, 2: 634, 3: 629, 4: 624}[slot], "operator()", f"0 <= p{slot} && p{slot} <= 1"
+    )
     return _fault(assertion, _grid((p // 4 for p in bad if p % 4 + 1 == slot), 512))
 
 
 def _poisson(call: Arguments) -> Fault | None:
     """Block and thread are approximate."""
     expression = 'lambda >= 0 && "invalid Poisson rate, expected rate to be non-negative"'
-    return _fault(Assertion("Distributions.cu", 49, "operator()", expression), _grid(_bad_positions(call["self"], 0, math.inf), 512))
+    bad = _bad_positions(call["self"], 0, math.inf)
+    return _fault(Assertion("Distributions.cu", 49, "operator()", expression), _grid(bad, 512))
 
 
 # --- kernels that check nothing: the access itself is illegal ---------------------------------------------------------
@@ -421,7 +445,7 @@ def _ctc(call: Arguments) -> Fault | None:
 
 
 def _multilabel_margin(call: Arguments) -> Fault | None:
-    return _illegal(_bad_positions(call["target"], -1, call["self"].shape[-1] - 1))
+    return _illegal(_bad_positions(call["target"], -1, _classes(call["self"]) - 1))
 
 
 def _pool_backward(call: Arguments) -> Fault | None:
@@ -477,7 +501,9 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def fault_of(check: Check, operator: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Fault | None:
-    """What the kernel of this call would do to the device; None: it runs normally. Arguments are host-labelled."""
-    call = {"operator": operator, **dict(zip(names, args, strict=False)), **kwargs}
-    return check(call)
+def fault_of(check: Check, operator: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Fault | None:
+    """What the kernel of this call would do to the device; None: it runs normally. Arguments are host-labelled.
+
+    ``named``: keyword arguments and the schema's defaults; positional arguments go before them.
+    """
+    return check({"operator": operator, **named, **dict(zip(names, args, strict=False))})

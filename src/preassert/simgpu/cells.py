@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 Maybe = torch.Tensor | None
@@ -63,7 +66,7 @@ def gru_backward(
     return of_input, of_hidden, grad_hy * z, *biases
 
 
-HOST_KERNELS = {
+HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_lstm_cell": lstm,
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_backward,
     "aten::_thnn_fused_gru_cell": gru,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -213,7 +214,7 @@ def _manual_seed(seed: int) -> None:
 
 
 def _seed() -> None:
-    _manual_seed(int.from_bytes(__import__("os").urandom(7), "little"))
+    _manual_seed(int.from_bytes(os.urandom(7), "little"))
 
 
 def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
@@ -226,17 +227,23 @@ def _set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
     _device().generator_state = state.clone()
 
 
-class Generator(torch._C.Generator):
+class _GeneratorType(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return type.__instancecheck__(torch._C.Generator, value)
+
+
+class Generator(torch._C.Generator, metaclass=_GeneratorType):
     """``torch.Generator`` which also takes ``device="cuda"``; its numbers are those of the CPU generator."""
 
     def __new__(cls, device: Any = "cpu") -> Generator:
-        return super().__new__(cls, device="cpu" if torch.device(device).type in ("cuda", BACKEND) else device)
+        host = "cpu" if torch.device(device).type in ("cuda", BACKEND) else device
+        return super().__new__(cls, device=host)  # type: ignore[call-arg]
 
     def __init__(self, device: Any = "cpu") -> None:
         self._label = torch.device(device)
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         if self._label.type in ("cuda", BACKEND):
             return torch.device("cuda", _device().index)
         return self._label
@@ -310,14 +317,17 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return result
 
 
-def _cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> torch.Tensor:
+def _cuda(
+    tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
+) -> torch.Tensor:
     return _to(tensor, _device().index if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def _numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
     if on_device(tensor) and not force:
         raise TypeError(
-            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            f"can't convert {tensor.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     return _native_numpy(tensor.detach().cpu() if on_device(tensor) else tensor, force=force)
 
@@ -344,8 +354,8 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 _FACTORIES = (
-    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like",
-    "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "ones", "ones_like", "rand",
+    "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 
 
@@ -365,7 +375,7 @@ def _apply(module: torch.nn.Module, function: Callable[..., Any], recurse: bool 
         future.set_swap_module_params_on_conversion(before)
 
 
-_native_apply = torch.nn.Module._apply
+_native_apply: Callable[..., torch.nn.Module] = torch.nn.Module._apply
 
 
 # --- storages and checkpoints ----------------------------------------------------------------------------------------
@@ -380,7 +390,7 @@ def _restore_location(storage: Any, location: str) -> Any:
         return None
     _device().raise_if_dead()
     untyped = storage.untyped() if hasattr(storage, "untyped") else storage
-    host = torch.empty(0, dtype=torch.uint8).set_(untyped)
+    host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(untyped)
     tensor, target = _device().allocate((host.numel(),), (1,), torch.uint8)
     target.copy_(host)
     return tensor.untyped_storage()
@@ -389,22 +399,22 @@ def _restore_location(storage: Any, location: str) -> Any:
 def _clone_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     if storage.device.type != BACKEND:
         return _native_clone(storage)
-    whole = to_device_label(torch.empty(0, dtype=torch.uint8, device="cpu")).set_(storage)  # type: ignore[call-overload]
-    return whole.clone().untyped_storage()  # type: ignore[no-any-return]
+    whole = to_device_label(torch.empty(0, dtype=torch.uint8, device="cpu")).set_(storage)
+    return whole.clone().untyped_storage()
 
 
-_native_clone = torch.UntypedStorage.clone
+_native_clone: Callable[..., torch.UntypedStorage] = torch.UntypedStorage.clone
 
 
 # --- torch's C++ side ------------------------------------------------------------------------------------------------
 
 
-class _Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined, misc]
+class _Guard(torch._C._acc.DeviceGuard):
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
-class _Hooks(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined, misc]
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return active()
 
@@ -443,7 +453,9 @@ def register_backend() -> None:
         RuntimeError: another PrivateUse1 backend is registered, a real GPU is here, or this torch is too old.
     """
     if not hasattr(torch._C, "_acc"):
-        raise RuntimeError(f"the simulated GPU needs a torch with Python-made backends (2.9 or newer); this is {torch.__version__}")
+        raise RuntimeError(
+            f"the simulated GPU needs a torch with Python-made backends (2.9 or newer); this is {torch.__version__}"
+        )
     if torch._C._get_privateuse1_backend_name() != "privateuseone":
         raise RuntimeError(f"another PrivateUse1 backend is registered: {torch._C._get_privateuse1_backend_name()}")
     if torch.cuda.is_available():
@@ -451,7 +463,7 @@ def register_backend() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _kept.extend([_BackendModule(), _Hooks(), _Guard()])
-    _setup_privateuseone_for_python_backend(BACKEND, *_kept)  # type: ignore[no-untyped-call]
+    _setup_privateuseone_for_python_backend(BACKEND, *_kept)
     _name_cuda()
     torch.serialization.register_package(5, _location_tag, _restore_location)
 
@@ -466,7 +478,7 @@ def _name_cuda() -> None:
         torch._C._ensureCUDADeviceGuardSet()
         return
 
-    class CudaGuard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined, misc]
+    class CudaGuard(torch._C._acc.DeviceGuard):
         def type_(self) -> Any:
             return torch._C._autograd.DeviceType.CUDA
 
@@ -482,7 +494,7 @@ def _name_cuda() -> None:
     private = torch._C._autograd.DeviceType.PrivateUse1.value
     mine = slots[private]
     slots[private] = None
-    torch._C._acc.register_python_privateuseone_device_guard(guard)  # type: ignore[attr-defined]
+    torch._C._acc.register_python_privateuseone_device_guard(guard)
     register(ctypes.byref(registrar), cuda, slots[private])
     register(ctypes.byref(registrar), private, mine)
     _kept.extend([guard, registrar])
@@ -532,28 +544,28 @@ def switch_on() -> None:
     nothing = lambda *_args, **_kwargs: None  # noqa: E731
     for name, value in {
         "_lazy_init": nothing, "init": nothing, "is_available": lambda: True, "is_initialized": lambda: True,
-        "device_count": lambda: _device().device_count, "current_device": lambda: _device().index, "set_device": _set_device,
-        "device": _DeviceContext, "_exchange_device": _exchange_device, "_maybe_exchange_device": _exchange_device,
-        "get_device_name": lambda device=None: _properties(device).name, "get_device_properties": _properties,
-        "get_device_capability": lambda device=None: (_ordinal(device), CAPABILITY)[1], "get_arch_list": lambda: ["sm_90"],
-        "can_device_access_peer": lambda *_: False, "is_bf16_supported": lambda *_a, **_k: True, "_is_in_bad_fork": lambda: False,
-        "synchronize": _synchronize, "Stream": Stream, "Event": Event, "stream": _stream_context, "StreamContext": _stream_context,
-        "current_stream": _current_stream, "default_stream": _default_stream, "set_stream": _set_stream,
-        "is_current_stream_capturing": lambda: False,
-        "manual_seed": _manual_seed, "manual_seed_all": _manual_seed, "seed": _seed, "seed_all": _seed,
-        "initial_seed": lambda: _device().seed, "get_rng_state": _get_rng_state, "set_rng_state": _set_rng_state,
-        "get_rng_state_all": lambda: [_get_rng_state()], "set_rng_state_all": lambda states: _set_rng_state(list(states)[-1]),
-        "empty_cache": lambda: _device().drain(), "ipc_collect": nothing, "memory_allocated": _memory_allocated,
-        "max_memory_allocated": _max_memory_allocated, "memory_reserved": _memory_allocated, "max_memory_reserved": _max_memory_allocated,
+        "device_count": lambda: _device().device_count, "current_device": lambda: _device().index, "set_device":
+        _set_device, "device": _DeviceContext, "_exchange_device": _exchange_device, "_maybe_exchange_device":
+        _exchange_device, "get_device_name": lambda device=None: _properties(device).name, "get_device_properties":
+        _properties, "get_device_capability": lambda device=None: (_ordinal(device), CAPABILITY)[1], "get_arch_list":
+        lambda: ["sm_90"], "can_device_access_peer": lambda *_: False, "is_bf16_supported": lambda *_a, **_k: True,
+        "_is_in_bad_fork": lambda: False, "synchronize": _synchronize, "Stream": Stream, "Event": Event, "stream":
+        _stream_context, "StreamContext": _stream_context, "current_stream": _current_stream, "default_stream":
+        _default_stream, "set_stream": _set_stream, "is_current_stream_capturing": lambda: False, "manual_seed":
+        _manual_seed, "manual_seed_all": _manual_seed, "seed": _seed, "seed_all": _seed, "initial_seed": lambda:
+        _device().seed, "get_rng_state": _get_rng_state, "set_rng_state": _set_rng_state, "get_rng_state_all": lambda:
+        [_get_rng_state()], "set_rng_state_all": lambda states: _set_rng_state(list(states)[-1]), "empty_cache": lambda:
+        _device().drain(), "ipc_collect": nothing, "memory_allocated": _memory_allocated, "max_memory_allocated":
+        _max_memory_allocated, "memory_reserved": _memory_allocated, "max_memory_reserved": _max_memory_allocated,
         "reset_peak_memory_stats": _reset_peak, "reset_max_memory_allocated": _reset_peak, "mem_get_info": _mem_get_info,
         "memory_stats": _memory_stats, "memory_summary": _memory_summary, "set_sync_debug_mode": set_sync_debug_mode,
         "get_sync_debug_mode": lambda: _device().sync_debug_mode,
     }.items():  # fmt: skip
         _replace(cuda, name, value)
     for name, value in {
-        "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "numpy": _numpy, "pin_memory": _pin_memory,
-        "is_pinned": lambda tensor, device=None: is_pinned(tensor),
-        "get_device": lambda tensor: _device().index if on_device(tensor) else -1,
+        "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "numpy": _numpy,
+        "pin_memory": _pin_memory, "is_pinned": lambda tensor, device=None: is_pinned(tensor), "get_device": lambda tensor:
+        _device().index if on_device(tensor) else -1,
     }.items():  # fmt: skip
         _replace(torch.Tensor, name, value)
     from torch.utils._device import _device_constructors
@@ -572,10 +584,10 @@ def switch_on() -> None:
             _replace(torch.distributed, name, value)
     if hasattr(torch, "accelerator"):
         for name, value in {
-            "is_available": lambda: True, "current_accelerator": lambda *_a, **_k: torch.device("cuda"),
-            "device_count": lambda: _device().device_count, "current_device_index": lambda: _device().index,
-            "synchronize": _synchronize, "set_device_index": _set_device, "current_stream": _current_stream, "set_stream": _set_stream,
-        }.items():  # fmt: skip
+        "is_available": lambda: True, "current_accelerator": lambda *_a, **_k: torch.device("cuda"), "device_count": lambda:
+        _device().device_count, "current_device_index": lambda: _device().index, "synchronize": _synchronize,
+        "set_device_index": _set_device, "current_stream": _current_stream, "set_stream": _set_stream,
+    }.items():  # fmt: skip
             _replace(torch.accelerator, name, value)
 
 

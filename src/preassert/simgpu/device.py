@@ -7,6 +7,7 @@ to file descriptor 2 and poisons the context: the rest of the queue is dropped, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -127,9 +129,8 @@ class Device:
                 kernel.run()
         except (RuntimeError, IndexError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else "no message"
-            write_stderr(
-                [f"{LABEL}: {kernel.name} failed on the host ({type(error).__name__}: {reason}); what CUDA does here is not simulated"]
-            )
+            failure = f"{kernel.name} failed on the host ({type(error).__name__}: {reason})"
+            write_stderr([f"{LABEL}: {failure}; what CUDA does here is not simulated"])
             self.poison(LAUNCH_FAILURE, kernel.name)
 
     def synchronize(self, caller: str) -> None:
@@ -147,13 +148,17 @@ class Device:
     # --- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Uninitialised memory: (tensor of the device, its host-labelled alias). Raises ``torch.OutOfMemoryError`` at the limit."""
+        """Uninitialised memory: (tensor of the device, its host-labelled alias).
+
+        Raises:
+            torch.OutOfMemoryError: at the limit, after what is queued has run.
+        """
         wanted = extent_bytes(size, stride, dtype)
         if not self.ledger.fits(wanted):
             self.drain()  # what finished kernels held is free by now
             if not self.ledger.fits(wanted):
                 raise out_of_memory_error(wanted, self.limit_bytes or 0, self.ledger.allocated_bytes)
-        host = torch.empty_strided(size, stride, dtype=dtype)
+        host = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         self.ledger.track(host)
         return to_device_label(host), host
 
@@ -161,7 +166,7 @@ class Device:
 
     def seed_random(self, seed: int) -> None:
         """Seed the device's own generator. The numbers are those of the CPU generator with that seed, not those of a GPU."""
-        generator = torch.Generator()
+        generator = torch._C.Generator()
         generator.manual_seed(seed)
         self.seed, self.generator_state = seed, generator.get_state()
 
@@ -180,25 +185,42 @@ def write_stderr(lines: tuple[str, ...] | list[str]) -> None:
     """Print to file descriptor 2, past Python's ``sys.stderr``, as the driver does."""
     if not lines:
         return
-    try:
+    with contextlib.suppress(OSError, ValueError):  # a closed or replaced stderr does not stop the driver
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass  # a closed or replaced stderr does not stop the driver
     data = ("\n".join(lines) + "\n").encode()
     while data:
         data = data[os.write(2, data) :]
 
 
-_MODE_KEYS = [
-    name
-    for name in ("Python", "PythonTLSSnapshot", "AutocastCPU", "AutogradCPU", "AutogradOther", "ADInplaceOrView", "AutocastPrivateUse1")
-    if hasattr(torch._C.DispatchKey, name)
-]
+_MODE_KEYS = (
+    "Python",
+    "PythonTLSSnapshot",
+    "AutocastCPU",
+    "AutocastPrivateUse1",
+    "AutogradCPU",
+    "AutogradOther",
+    "ADInplaceOrView",
+)
 
 
-def below_every_mode() -> torch._C._ExcludeDispatchKeyGuard:
-    """Kernels run below autograd, autocast and dispatch modes, whatever is active where the host happens to wait."""
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _MODE_KEYS[0]))
-    for name in _MODE_KEYS[1:]:
+def _mode_keys() -> torch._C.DispatchKeySet:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    for name in _MODE_KEYS:
         keys = keys.add(getattr(torch._C.DispatchKey, name))
-    return torch._C._ExcludeDispatchKeyGuard(keys)
+    return keys
+
+
+class below_every_mode:
+    """Kernels run below autograd, autocast and every mode, whatever is active where the host happens to wait."""
+
+    _keys = _mode_keys()
+
+    def __enter__(self) -> None:
+        self._function_modes = torch._C.DisableTorchFunction()
+        self._function_modes.__enter__()
+        self._dispatch_keys = torch._C._ExcludeDispatchKeyGuard(self._keys)
+        self._dispatch_keys.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._dispatch_keys.__exit__(*error)
+        self._function_modes.__exit__(*error)

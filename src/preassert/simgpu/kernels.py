@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from preassert.simgpu.cells import HOST_KERNELS
 from preassert.simgpu.assertions import CHECKS, Check, fault_of
+from preassert.simgpu.cells import HOST_KERNELS
 from preassert.simgpu.device import Device, Kernel, below_every_mode, write_stderr
 from preassert.simgpu.memory import BACKEND, host_tensors, on_device, to_device_label, to_host_label
 from preassert.simgpu.messages import INVALID_DEVICE, accelerator_error, different_devices_error
@@ -182,7 +182,8 @@ def _enqueue(operator: Operator, args: list[Any], kwargs: dict[str, Any], geomet
     outputs, resized = geometry
     for where, shape in resized:
         _resize(_argument(where, args, kwargs), *shape)
-    fresh, hosts = [], []
+    fresh: list[Any] = []
+    hosts: list[torch.Tensor] = []
     for output in outputs:
         if output is None:
             fresh.append(None)
@@ -214,11 +215,7 @@ def _checker(operator: Operator, host_args: list[Any], host_kwargs: dict[str, An
     if check is None:
         return None
     bound = {**operator.defaults, **host_kwargs}
-    return lambda: fault_of(check, operator.base, operator.names, tuple(host_args), _without(bound, operator.names[: len(host_args)]))
-
-
-def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
+    return lambda: fault_of(check, operator.base, operator.names, host_args, bound)
 
 
 def _flat(result: Any, operator: Operator) -> Iterator[torch.Tensor]:
@@ -244,10 +241,16 @@ def _run_now(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> Any
         write_stderr(fault.lines)
         device.poison(fault.error, operator.name)
         device.raise_if_dead()
-    box: list[Any] = []
-    call = lambda: box.append(operator.cpu(*host_args, **host_kwargs))  # noqa: E731
-    device.with_own_random(call) if operator.random else call()
-    result = box[0]
+    result: Any = None
+
+    def run() -> None:
+        nonlocal result
+        result = operator.cpu(*host_args, **host_kwargs)
+
+    if operator.random:
+        device.with_own_random(run)
+    else:
+        run()
     values = result if isinstance(result, tuple) and len(operator.returned) > 1 else (result,)
     fresh = [_adopt(value) for where, value in zip(operator.returned, values, strict=True) if where is None]
     return _results(operator, args, kwargs, fresh) if operator.returned else None
@@ -358,7 +361,9 @@ def check_ordinal(index: int | None) -> None:
     )
 
 
-def _empty_memory(size: Sequence[int], stride: Sequence[int] | None, dtype: torch.dtype | None, memory_format: Any = None) -> torch.Tensor:
+def _empty_memory(
+    size: Sequence[int], stride: Sequence[int] | None, dtype: torch.dtype | None, memory_format: Any = None
+) -> torch.Tensor:
     device = holder.device
     device.raise_if_dead()
     kind = dtype or torch.get_default_dtype()
@@ -386,7 +391,9 @@ def _empty(
     return _empty_memory(size, None, dtype, memory_format)
 
 
-def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> torch.Tensor:
+def _empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
     _dense(layout)
     check_ordinal(_ordinal(device))
     return _empty_memory(size, stride, dtype)
@@ -433,7 +440,7 @@ def _set_storage(self: torch.Tensor, source: Any, offset: int, size: Any, stride
 
 
 def _set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return _set_storage(self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+    return _set_storage(self, source.untyped_storage(), int(source.storage_offset()), source.shape, source.stride())
 
 
 def _set_whole(self: torch.Tensor, source: Any) -> torch.Tensor:
@@ -460,11 +467,15 @@ def _copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
         with below_every_mode():
             if target.shape != origin.shape:
                 origin = origin.expand(target.shape)
-            device.launch(Kernel("aten::copy_", None, lambda: target.copy_(origin)))
+            device.launch(Kernel("aten::copy_", None, functools.partial(_write, target, origin)))
             crosses = to_device != from_device
             if crosses and not (non_blocking and (to_device or pinned)):
                 device.synchronize("copy between host and device")
     return self
+
+
+def _write(target: torch.Tensor, origin: torch.Tensor) -> None:
+    target.copy_(origin)
 
 
 def _to_copy(

@@ -24,22 +24,25 @@ _capsule_pointer.restype = ctypes.c_void_p
 
 
 def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
-    capsule = torch._C._to_dlpack(tensor)  # type: ignore[attr-defined]
+    capsule = torch._C._to_dlpack(tensor)
     address = _capsule_pointer(capsule, b"dltensor")
     label = (ctypes.c_int32 * 2).from_address(address + _DEVICE_TYPE_OFFSET)
     label[0], label[1] = device_type, 0
-    relabelled: torch.Tensor = torch._C._from_dlpack(capsule)  # type: ignore[attr-defined]
+    relabelled: torch.Tensor = torch._C._from_dlpack(capsule)
     return relabelled
 
 
 def to_device_label(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes (no copy) as a tensor of the simulated device. ``tensor`` is a dense CPU tensor."""
-    return _relabel(tensor, _DL_EXT_DEV)
+    return _relabel(tensor.resolve_conj().resolve_neg(), _DL_EXT_DEV)
 
 
 def to_host_label(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes (no copy) as a CPU tensor, storage offset 0. ``tensor`` is a tensor of the simulated device."""
-    return _relabel(tensor, _DL_CPU)
+    host = _relabel(tensor, _DL_CPU)
+    if tensor.is_conj():  # the capsule does not carry the lazy conjugate and negative bits
+        host = host.conj()
+    return torch._neg_view(host) if tensor.is_neg() else host
 
 
 def on_device(tensor: torch.Tensor) -> bool:

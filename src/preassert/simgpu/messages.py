@@ -1,4 +1,4 @@
-"""The texts a real driver and PyTorch 2.13 print for the failures that are simulated. Source: shared facts, read from the wheels."""
+"""The texts that PyTorch 2.13 prints for the failures that are simulated, as its wheels hold them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def accelerator_error(error: CudaError) -> RuntimeError:
         f"CUDA error: {error.text}\n"
         f"{hint}"
         f"Search for `{error.name}' in {_DOCUMENTATION} for more information.\n"
-        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, "
+        "so the stacktrace below might be incorrect.\n"
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     )
@@ -47,12 +48,12 @@ def accelerator_error(error: CudaError) -> RuntimeError:
 
 def out_of_memory_error(wanted_bytes: int, limit_bytes: int, allocated_bytes: int) -> RuntimeError:
     """``torch.OutOfMemoryError`` in the words of the caching allocator."""
-    free_bytes = max(0, limit_bytes - allocated_bytes)
+    total, wanted, used = size_words(limit_bytes), size_words(wanted_bytes), size_words(allocated_bytes)
+    free = size_words(max(0, limit_bytes - allocated_bytes))
     return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate {size_words(wanted_bytes)}. GPU 0 has a total capacity of {size_words(limit_bytes)} "
-        f"of which {size_words(free_bytes)} is free. Including non-PyTorch memory, this process has {size_words(allocated_bytes)} "
-        f"memory in use. Of the allocated memory {size_words(allocated_bytes)} is allocated by PyTorch, and 0 bytes is reserved by "
-        "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+        f"CUDA out of memory. Tried to allocate {wanted}. GPU 0 has a total capacity of {total} of which {free} is free. "
+        f"Including non-PyTorch memory, this process has {used} memory in use. Of the allocated memory {used} is allocated by "
+        "PyTorch, and 0 bytes is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
