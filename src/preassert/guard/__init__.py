@@ -32,7 +32,7 @@ _permanent: Options | None = None  # options of ``install()``
 class guard:
     """Guard a block or a function.
 
-    ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions and generators). Guards nest; they
+    ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions, generators and async generators). Guards nest; they
     may be active in several threads. The interception itself is global to the process.
 
     Args:
@@ -103,6 +103,28 @@ class guard:
                     return await function(*args, **kwargs)
 
             return guarded_async  # type: ignore[return-value]  # same signature as ``function``
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def guarded_async_generator(*args: Any, **kwargs: Any) -> Any:
+                with guard_with(self._options):
+                    inner = function(*args, **kwargs)
+                    resume, value = inner.asend, None
+                    # what ``yield from`` would do, which asynchronous generators do not have
+                    while True:
+                        try:
+                            item = await resume(value)
+                        except StopAsyncIteration:
+                            return
+                        try:
+                            resume, value = inner.asend, (yield item)
+                        except GeneratorExit:
+                            await inner.aclose()
+                            raise
+                        except BaseException as error:
+                            resume, value = inner.athrow, error
+
+            return guarded_async_generator  # type: ignore[return-value]
         if inspect.isgeneratorfunction(function):
 
             @functools.wraps(function)

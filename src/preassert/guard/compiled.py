@@ -74,7 +74,8 @@ def _operator() -> Any:
     library.define(_SCHEMA)
     library.impl("checked", _checked, "CompositeExplicitAutograd")
     torch.library.register_fake("preassert::checked", _checked_fake, lib=library)
-    torch.library.register_autograd("preassert::checked", lambda ctx, grad: (grad, None, None, None), lib=library)
+    # It stands below autograd, or takes integers. (A Python autograd kernel would cost 20 µs a call.)
+    library.impl("checked", torch.library.fallthrough_kernel, "Autograd")
     _kept.append(library)
     return torch.ops.preassert.checked.default
 
@@ -133,6 +134,8 @@ def insert(row: Row, overload: Any, bounds: tuple[Bound, ...], args: tuple[Any, 
     for number, bound in enumerate(bounds):
         domain = bound.domain
         for place, tensor, limits in list(domain.cases(*bound.fetch(args, kwargs))):
+            if row.level == "composite" and tensor.requires_grad:  # above autograd: the ``q`` of quantile, being learnt
+                continue
             leaves, tree = pytree.tree_flatten(limits)
             kinds = ["n" if _is_number(leaf) else "t" if isinstance(leaf, Tensor) else {"=": leaf} for leaf in leaves]
             site = json.dumps(
@@ -233,29 +236,30 @@ def targets() -> Iterator[tuple[Row, Any]]:
             yield row, overload
 
 
+def select_guarded() -> dict[Any, Any]:
+    """Inductor's own table with ours on top. A function of the module: inductor pickles it into its cache keys."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    known = dict(select_decomp_table())
+    known.update({overload: _decomposition(row, overload, known.get(overload)) for row, overload in targets()})
+    return known
+
+
 @contextmanager
 def guarded_decompositions() -> Iterator[None]:
     """Within the block, what inductor compiles is guarded."""
-    from torch._inductor import config, decomposition
+    from torch._inductor import compile_fx, config
 
-    known = decomposition.decompositions
-    saved = {overload: known.get(overload) for _, overload in targets()}
-    for row, overload in targets():
-        known[overload] = _decomposition(row, overload, saved[overload])
-    decomposition.fast_random_decomps.cache_clear()
+    select = compile_fx.select_decomp_table
     _operator()
+    compile_fx.select_decomp_table = select_guarded
     _Tracing.compiling += 1
     try:
         with config.patch(**_cache_mark(config)):
             yield
     finally:
         _Tracing.compiling -= 1
-        for overload, before in saved.items():
-            if before is None:
-                known.pop(overload, None)
-            else:
-                known[overload] = before
-        decomposition.fast_random_decomps.cache_clear()
+        compile_fx.select_decomp_table = select
 
 
 def _cache_mark(config: Any) -> dict[str, Any]:
@@ -291,11 +295,11 @@ def hook() -> None:
         return
     _wrapped = original = backend.__call__
 
-    def compile_guarded(self: Any, model: Any, inputs: Any) -> Any:
+    def compile_guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if STATE.options is None:
-            return original(self, model, inputs)
+            return original(self, *args, **kwargs)
         with guarded_decompositions():
-            return original(self, model, inputs)
+            return original(self, *args, **kwargs)
 
     backend.__call__ = compile_guarded
     TRACED.append(insert)

@@ -46,13 +46,16 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
     named = fault.named
     argument, shape = domain.argument, tuple(tensor.shape)
     name = call.name if call else row.call
+    if name.startswith("F.") and argument == "self":
+        argument = "input"  # as torch.nn.functional calls it
     if call is not None and call.tensors:
         argument, shape = _as_passed(tensor, call.tensors, argument)
         infos = tuple(describe(key, value) for key, value in call.tensors.items())
     else:
         infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, Tensor))
-        if place is not None:
-            argument = f"{argument}[{place}]" if len(named.get(domain.argument) or ()) > 1 else argument
+        siblings = named.get(domain.argument)
+        if isinstance(siblings, (list, tuple)):
+            argument = f"{argument}[{place}]" if len(siblings) > 1 else argument
             infos += (describe(argument, tensor),)
 
     mask = bad_mask(domain, tensor, bounds, options.sentinels)
