@@ -227,9 +227,9 @@ def _set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
     _device().generator_state = state.clone()
 
 
-class _GeneratorType(type):
+class _GeneratorType(type(torch._C.Generator)):  # type: ignore[misc]
     def __instancecheck__(cls, value: Any) -> bool:
-        return type.__instancecheck__(torch._C.Generator, value)
+        return issubclass(type(value), torch._C.Generator)
 
 
 class Generator(torch._C.Generator, metaclass=_GeneratorType):
