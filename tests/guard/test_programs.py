@@ -40,7 +40,7 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("program", map(marked, FAULTY))
+@pytest.mark.parametrize("program", [marked(program) for program in FAULTY])
 def test_a_faulty_program_stops_at_its_line(program: dict[str, Any], tmp_path: Path) -> None:
     report = tmp_path / "violation.json"
     done = start("-m", "preassert", "run", "--json", str(report), program["program"], *program["args"])
@@ -87,7 +87,7 @@ def assert_range(violation: dict[str, Any], expected: list[Any] | None) -> None:
         assert [violation["lowest"], violation["highest"]] in pairs
 
 
-@pytest.mark.parametrize("program", map(marked, CLEAN))
+@pytest.mark.parametrize("program", [marked(program) for program in CLEAN])
 def test_a_clean_program_is_left_alone(program: dict[str, Any]) -> None:
     plain = start(program["program"], *program["args"])
     guarded = start("-m", "preassert", "run", program["program"], *program["args"])

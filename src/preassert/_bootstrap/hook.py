@@ -259,6 +259,8 @@ def _strip_chain(error: BaseException) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
+        if current.__context__ is not None and _is_echo_of_ours(current.__context__, current):
+            current.__context__ = None
         current.__traceback__ = _strip(current, current.__traceback__)
         pending += [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
 
@@ -276,6 +278,17 @@ def _strip(error: BaseException, trace: TracebackType | None) -> TracebackType |
         if not own:
             stripped = TracebackType(stripped, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return stripped
+
+
+def _is_echo_of_ours(context: BaseException, error: BaseException) -> bool:
+    """torch raises anew what it met inside a kernel of ours; the first of the two says nothing more."""
+    trace, ours = context.__traceback__, False
+    while trace is not None:
+        ours = _is_ours(trace)
+        if not ours:
+            return False
+        trace = trace.tb_next
+    return ours and type(context) is type(error) and str(context) == str(error)
 
 
 def _is_ours(entry: TracebackType) -> bool:

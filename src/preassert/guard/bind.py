@@ -31,7 +31,7 @@ def fetcher(schema: Any, names: tuple[str, ...]) -> Fetch:
     """
     parts, defaults = _expressions(schema, names)
     # Generated, because this runs on every guarded call: a loop over names costs a microsecond, an expression a tenth.
-    fetch: Fetch = eval(f"lambda args, kwargs: ({', '.join(parts)},)", defaults)
+    fetch: Fetch = _compiled(f"lambda args, kwargs: ({', '.join(parts)},)", defaults)
     return fetch
 
 
@@ -44,7 +44,7 @@ def index_fetcher(schema: Any, domain: Index) -> Fetch:
     # "-(n := size)" first: the elements of a tuple are evaluated from left to right
     lowest, highest = (f"-(n := {size})", "n - 1") if domain.wraps else (str(domain.lowest), f"{size} - 1")
     scope |= {"size": domain.size, "legal": domain.legal_value}
-    fetch: Fetch = eval(f"lambda args, kwargs: ({parts[0]}, {lowest}, {highest}, {legal})", scope)
+    fetch: Fetch = _compiled(f"lambda args, kwargs: ({parts[0]}, {lowest}, {highest}, {legal})", scope)
     return fetch
 
 
@@ -71,3 +71,8 @@ def name_arguments(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
     named.update(kwargs)
     return named
+
+
+def _compiled(expression: str, scope: dict[str, Any]) -> Any:
+    # Under the name of this file, so that its frames count as ours where tracebacks are cleaned.
+    return eval(compile(expression, __file__, "eval"), scope)

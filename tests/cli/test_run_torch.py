@@ -1,0 +1,264 @@
+"""``preassert run`` with torch: what ends a process, what reaches whom, and what changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+GUARDED = [sys.executable, "-m", "preassert", "run"]
+BAD_LABEL = "F.cross_entropy(torch.zeros(4, 5), torch.tensor([0, 5, 1, 2]))"
+HEAD = "import sys, torch\nimport torch.nn.functional as F\n"
+
+
+def start(folder: Path, source: str, *options: str, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(HEAD + textwrap.dedent(source), encoding="utf-8")
+    command = [*(GUARDED if prefix is None else prefix), *options, "script.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_a_violation_ends_the_process_with_65(tmp_path: Path) -> None:
+    report = tmp_path / "violation.json"
+    done = start(
+        tmp_path,
+        f"""
+        import atexit
+        atexit.register(print, "handlers ran")
+        print("before")
+        def step():
+            return {BAD_LABEL}
+        step()
+        print("after")
+        """,
+        "--json",
+        str(report),
+    )
+    assert done.returncode == 65
+    assert done.stdout == "before\nhandlers ran\n"
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    # the user's frames and torch's, none of ours
+    assert [line.split('"')[1] for line in lines if line.startswith("  File ")][:2] == [str(tmp_path / "script.py")] * 2
+    assert "preassert" + os.sep not in done.stderr
+    assert "preassert.Violation: target-out-of-range" in lines
+    assert any(line.strip().startswith("script.py:8 in step: return F.cross_entropy") for line in lines)
+    violation = json.loads(report.read_text(encoding="utf-8"))
+    assert violation["schema"] == "preassert.violation/1"
+    assert violation["elements"] == [{"position": [1], "value": 5}]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".py") == ["violation.json"]
+
+
+CAUGHT = {
+    "caught as IndexError": f"""
+        torch.manual_seed(1)
+        try:
+            {BAD_LABEL}
+        except IndexError as error:
+            print(isinstance(error, LookupError))
+        print("went on", torch.rand(2))
+    """,
+    "no violation": "print(F.cross_entropy(torch.ones(4, 5), torch.tensor([0, 4, 1, -100])))",
+    "thread": f"""
+        import threading
+        thread = threading.Thread(target=lambda: {BAD_LABEL})
+        thread.start(); thread.join()
+        print("main goes on")
+    """,
+    "its own exit code": f"""
+        try:
+            {BAD_LABEL}
+        except IndexError:
+            sys.exit(4)
+    """,
+    "RuntimeError of torch": "print('x'); torch.zeros(2) @ torch.zeros(3)",
+}
+
+
+@pytest.mark.parametrize("source", CAUGHT.values(), ids=CAUGHT.keys())
+def test_what_the_script_deals_with_itself(source: str, tmp_path: Path) -> None:
+    plain, guarded = start(tmp_path, source, prefix=[sys.executable]), start(tmp_path, source)
+    assert (guarded.returncode, guarded.stdout) == (plain.returncode, plain.stdout)
+    assert "preassert" + os.sep not in guarded.stderr
+    if "preassert.Violation" not in guarded.stderr:
+        assert guarded.stderr == plain.stderr
+
+
+def test_errors_of_guarded_operators_show_no_frame_of_ours(tmp_path: Path) -> None:
+    source = "F.cross_entropy(torch.zeros(4, 5), torch.tensor([0, 4]))\n"
+    inner = "torch.gather(torch.zeros(2, 2), 3, torch.zeros(2, 2, dtype=torch.long))"
+    for text in (source, inner):
+        plain, guarded = start(tmp_path, text, prefix=[sys.executable]), start(tmp_path, text)
+        assert guarded.returncode == plain.returncode == 1
+        assert guarded.stderr == plain.stderr
+
+
+HOOKS = {
+    "replaced before torch": ("", "sys.excepthook = lambda *parts: print('mine', file=sys.stderr)"),
+    "replaced after torch": ("sys.excepthook = lambda *parts: print('mine', file=sys.stderr)", ""),
+}
+
+
+@pytest.mark.parametrize(("after", "before"), HOOKS.values(), ids=HOOKS.keys())
+def test_a_replaced_excepthook_is_called_and_the_code_is_still_65(after: str, before: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(f"import sys\n{before}\n{HEAD}{after}\nprint('out')\n{BAD_LABEL}\n", encoding="utf-8")
+    done = subprocess.run([*GUARDED, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (65, "out\n", "mine\n")
+
+
+CHILDREN = {
+    "subprocess": """
+        import subprocess
+        if len(sys.argv) > 1:
+            BAD
+        sys.exit(subprocess.call([sys.executable, __file__, "child"]))
+    """,
+    "torch.multiprocessing.spawn": """
+        import torch.multiprocessing
+        def work(rank):
+            if rank == 1:
+                BAD
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(work, nprocs=2)
+    """,
+    "DataLoader worker": """
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i):
+                if i == 5:
+                    BAD
+                return i
+        if __name__ == "__main__":
+            for batch in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=2): pass
+    """,
+    "spawned DataLoader worker": """
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, i):
+                if i == 5:
+                    BAD
+                return i
+        if __name__ == "__main__":
+            loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+            for batch in loader: pass
+    """,
+}
+
+
+@pytest.mark.parametrize("source", CHILDREN.values(), ids=CHILDREN.keys())
+def test_children_are_guarded_and_their_violation_ends_the_run(source: str, tmp_path: Path) -> None:
+    done = start(tmp_path, textwrap.dedent(source).replace("BAD", BAD_LABEL))
+    assert "preassert.Violation: target-out-of-range" in done.stderr
+    assert "target[1] = 5, valid 0..4" in done.stderr
+    assert done.returncode == 65
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_multiprocessing_are_guarded(method: str, tmp_path: Path) -> None:
+    done = start(
+        tmp_path,
+        f"""
+        import multiprocessing
+        def work():
+            {BAD_LABEL}
+        if __name__ == "__main__":
+            process = multiprocessing.get_context({method!r}).Process(target=work)
+            process.start(); process.join()
+            print(process.exitcode)
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")  # as python: the child's failure is the parent's business
+    assert "preassert.Violation: target-out-of-range" in done.stderr
+
+
+RANKED = """
+    import os
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    def train():
+        labels = torch.tensor([0, 5 if rank == 1 else 1, 1, 2])
+        return F.cross_entropy(torch.zeros(4, 5), labels)
+    train()
+    dist.barrier()
+"""
+
+
+def test_torchrun_names_rank_line_and_value(tmp_path: Path) -> None:
+    report = tmp_path / "violation.json"
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d"]
+    launcher += ["--rdzv-endpoint", "localhost:0"]
+    done = start(tmp_path, RANKED, "--json", str(report), *launcher)
+    summary = done.stderr[done.stderr.index("Root Cause (first observed failure)") :]
+    assert "rank      : 1 (local_rank: 1)" in summary
+    assert "exitcode  : 65" in summary
+    assert "target[1] = 5, valid 0..4" in summary
+    assert "script.py:10 in train: return F.cross_entropy" in summary
+    assert "rank: 1" in summary
+    assert done.returncode == 65
+    assert json.loads(report.read_text(encoding="utf-8"))["rank"] == 1
+
+
+OPTIONS: dict[str, tuple[list[str], str, int]] = {
+    "hazard left out": (["--ignore-hazard", "target-out-of-range"], BAD_LABEL, 1),
+    "operator left out": (["--ignore-operator", "nll_loss_forward"], BAD_LABEL, 1),
+    "another operator left out": (["--ignore-operator", "aten::embedding"], BAD_LABEL, 65),
+    "sentinel": (["--sentinel", "5"], BAD_LABEL, 1),
+    "another sentinel": (["--sentinel", "6"], BAD_LABEL, 65),
+    "immediate": (["--mode", "immediate"], BAD_LABEL, 65),
+}
+
+
+@pytest.mark.parametrize(("options", "source", "code"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_options(options: list[str], source: str, code: int, tmp_path: Path) -> None:
+    done = start(tmp_path, source, *options)
+    assert done.returncode == code
+    assert ("preassert.Violation" in done.stderr) == (code == 65)
+
+
+def test_the_guard_is_there_as_soon_as_torch_is(tmp_path: Path) -> None:
+    done = start(
+        tmp_path,
+        """
+        import preassert
+        from preassert.guard import interception
+        print(interception(), torch.__spec__.loader is torch.__loader__, type(torch.__loader__).__name__)
+        print([finder for finder in sys.meta_path if "preassert" in type(finder).__module__])
+        with preassert.guard(mode="immediate"):
+            pass
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["[]"]
+    assert done.stdout.split()[0] in ("kernels", "mode")
+    assert done.stdout.split()[1:3] == ["True", "SourceFileLoader"]
+
+
+def test_find_spec_does_not_import(tmp_path: Path) -> None:
+    """transformers and others ask whether torch is there without importing it."""
+    code = "import importlib.util, sys; spec = importlib.util.find_spec('torch')"
+    code += "; print(spec.name, spec.loader.path[-11:], 'torch' in sys.modules)"
+    done = subprocess.run([*GUARDED, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "torch __init__.py False\n"), done.stderr
+
+
+
+def test_classes_of_main_cross_processes(tmp_path: Path) -> None:
+    source = """
+        class Box:
+            def __init__(self, tensor): self.tensor = tensor
+        def work(queue, box): queue.put(Box((box.tensor * 2).tolist()))
+        if __name__ == "__main__":
+            import torch.multiprocessing as mp
+            context = mp.get_context("spawn")
+            queue = context.Queue()
+            process = context.Process(target=work, args=(queue, Box(torch.ones(2))))
+            process.start(); print(queue.get().tensor); process.join()
+    """
+    plain, guarded = start(tmp_path, source, prefix=[sys.executable]), start(tmp_path, source)
+    assert (guarded.returncode, guarded.stdout) == (plain.returncode, plain.stdout) == (0, "[2.0, 2.0]\n")
