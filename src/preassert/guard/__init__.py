@@ -32,8 +32,8 @@ _permanent: Options | None = None  # options of ``install()``
 class guard:
     """Guard a block or a function.
 
-    ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions, generators and async generators). Guards nest; they
-    may be active in several threads. The interception itself is global to the process.
+    ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions, on generators and on async
+    generators). Guards nest; they may be active in several threads. The interception itself is global to the process.
 
     Args:
         mode: ``"immediate"``: check, then launch; on an accelerator that is one synchronisation a check.

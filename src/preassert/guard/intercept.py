@@ -24,12 +24,16 @@ from preassert.guard import verdict
 from preassert.guard.bind import Fetch, fetcher, index_fetcher
 from preassert.guard.check import holds, index_holds
 from preassert.guard.fault import Fault
+from preassert.guard.options import Options
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
 # guard.compiled puts ``insert`` here: how a composition is checked that is being traced for inductor
 TRACED: list[Callable[..., Any]] = []
 _PLAIN = torch.Tensor.__torch_dispatch__
+# What the looking itself raises on arguments that are malformed (wrong number of dimensions, a dtype without an order):
+# no matter of values, and torch says it in its own words.
+_MALFORMED = (RuntimeError, IndexError, TypeError)
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
@@ -81,7 +85,7 @@ def make_kernel(row: Row, overload: Any, call: Kernel) -> Kernel:
     bounds = bind_row(row, overload._schema)
     if row.level == "composite":
         return _composite_kernel(row, overload, bounds, call)
-    if len(bounds) == 1 and type(row.domains[0]) is Index:
+    if len(bounds) == 1 and type(row.domains[0]) is Index and not verdict.PRETEND_DEVICE:
         return _index_kernel(row, overload, bounds, row.domains[0], call)
     return _general_kernel(row, overload, bounds, call)
 
@@ -96,8 +100,13 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], domain: In
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
-        tensor, lowest, highest, legal = fetch(args, kwargs)
-        if not (type(tensor) is plain and tensor.is_cpu and not function_modes() and index_holds(tensor, lowest, highest, legal)):
+        try:
+            tensor, lowest, highest, legal = fetch(args, kwargs)
+            short_way = type(tensor) is plain and tensor.is_cpu and not function_modes()
+            fine = short_way and index_holds(tensor, lowest, highest, legal)
+        except _MALFORMED:
+            return call(keyset, *args, **kwargs)
+        if not fine:
             args, kwargs = verify(row, overload, bounds, args, kwargs)
         if not covers:
             return call(keyset, *args, **kwargs)
@@ -202,20 +211,29 @@ def _verify(
     assert options is not None
     for bound in bounds:
         domain = bound.domain
-        for place, tensor, limits in domain.cases(*bound.fetch(args, kwargs)):
+        try:
+            cases = list(domain.cases(*bound.fetch(args, kwargs)))
+        except _MALFORMED:
+            continue
+        for place, tensor, limits in cases:
             if tensor.is_cpu and not verdict.PRETEND_DEVICE:
-                if type(tensor) is not torch.Tensor:
-                    with torch._C.DisableTorchFunctionSubclass():
-                        fine = holds(domain, tensor, limits, options.sentinels)
-                else:
-                    fine = holds(domain, tensor, limits, options.sentinels)
-                if fine:
+                if _holds_here(domain, tensor, limits, options):
                     continue
             elif tensor.is_meta:
                 continue
             fault = Fault(row, overload._schema, domain, bound.argument_position, place, tensor, limits, args, kwargs)
             args, kwargs = verdict.decide(fault, options)
     return args, kwargs
+
+
+def _holds_here(domain: Domain, tensor: torch.Tensor, limits: Any, options: Options) -> bool:
+    try:
+        if type(tensor) is torch.Tensor:
+            return holds(domain, tensor, limits, options.sentinels)
+        with torch._C.DisableTorchFunctionSubclass():
+            return holds(domain, tensor, limits, options.sentinels)
+    except _MALFORMED:
+        return True
 
 
 # --- registration ------------------------------------------------------------------------------------------------------
