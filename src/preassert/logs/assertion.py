@@ -19,17 +19,17 @@ Coordinates = tuple[int, int, int]
 
 _REACH = 1600  # characters (without blanks) that belong to one assertion on either side, full C++ signatures included
 
-_WORD = lazy(r"[Aa]ssertion(?!s)")
+_WORD = lazy(r"[Aa]ssertion(?!failure|s(?:[.:,;)\d]|$|were|failed|en|dis|in|are))")
 _CUDA_PLACE = lazy(r"block:\[(\d+),(\d+),(\d+)\],?thread:\[(\d+),(\d+),(\d+)\]:?$")
 _XPU_PLACE = lazy(r"globalid:\[(\d+),(\d+),(\d+)\],localid:\[(\d+),(\d+),(\d+)\]:?$")
 _THREAD_PLACE = lazy(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
 _FILE = lazy(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
 _NO_FILE = lazy(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
 _PATH_CHARS = lazy(r"[\w./\\+~@%=\-]")
-_PATH_START = lazy(r"(?:\.{1,2}/|/|[A-Za-z]:[\\/]|pytorch[\\/]|aten[\\/]|torch[\\/]|c10[\\/]|~/)")
+_ROOT = lazy(r"(?:\.{1,2}/|/(?:pytorch|opt|__w|usr|tmp|home|build|b|root|workspace|work|mnt|data|src|io|var|__t|kaggle|paddle)/|[A-Za-z]:[\\/])")
 _DEVICE_WORD = lazy(r"[Dd]evice-side$")
 _NEARBY = lazy(r"\.cuh?\b|\.hip\b|block:\[|thread:\[")
-_EXPRESSION_CUT = lazy(r"block:\[|[Aa]ssertion[`'‘\"]|Traceback\(most|RuntimeError:")
+_EXPRESSION_CUT = lazy(r"block:\[|[Dd]evice-sideassertion|globalid:\[|Traceback\(most|RuntimeError:")
 _KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
 _TORCH_PATH = lazy(
     r"(?:^|[/\\])(?:aten|c10|ATen|THC|THCUNN|torch[/\\](?:csrc|lib)|caffe2|torch-xpu-ops|pytorch)[/\\]|[/\\](?:THC|THCUNN)[/\\]"
@@ -217,13 +217,17 @@ def _path_start(squeezed: Squeezed, position: int, base: int) -> int:
             position -= 1
         if position > max(here, base) or position <= base or index == 0:
             return position
-        if _PATH_START.match(text, position):
-            return position
-        above = squeezed.begins(index - 1)
-        if position == above or not re.search(r"(?:^|[\s\]>|'\"`])(?:\.{0,2}/|[A-Za-z]:[\\/])[\w./\\+~@%=\-]*$", text[above:position]):
+        if _ROOT.match(text, position) or not _continues(text[squeezed.begins(index - 1) : position]):
             return position
         index -= 1
     return position
+
+
+def _continues(line: str) -> bool:
+    """Does a line (without blanks) end in the middle of a path?"""
+    if re.search(r"(?:^|[\s\]>|'\"`}])(?:\.{0,2}/|[A-Za-z]:[\\/])[\w./\\+~@%=\-]*$", line):
+        return True
+    return bool(re.fullmatch(r"[\w./\\+~@%=\-]{20,}", line) and re.search(r"[/\\]", line))
 
 
 def _is_drive(text: str, colon: int, line_start: int) -> bool:
@@ -277,7 +281,7 @@ def _fragment_or_host(
 
 
 _DSA_FIELDS = (
-    ("expression", lazy(r"GPU assertion failure message = (.*)")),
+    ("expression", lazy(r"GPU assertion failure message =\s?(.*)")),
     ("place", lazy(r"File containing assertion = (.+):(\d+)\s*$")),
     ("kernel", lazy(r"Device function containing assertion = (\S+)")),
     ("thread", lazy(r"Thread ID that failed assertion = \[(\d+), ?(\d+), ?(\d+)\]")),
@@ -341,7 +345,7 @@ def _index() -> tuple[dict[str, list[tuple[str, dict[str, Any]]]], dict[str, set
     for slug, entry in hazards.raw().items():
         for record in entry["printed"]:
             key = squeeze(record["expression"].replace("\\n", "").replace("\n", ""))
-            if key.startswith("<any") or "SIZE" in key or "ks0" in key:
+            if key.startswith("<any") or "tmpN" in key:
                 continue
             exact.setdefault(key, []).append((slug, record))
             by_bare.setdefault(bare(key), set()).add(key)
@@ -382,8 +386,8 @@ def meaning(form: str, file: str | None, path: str | None, kernel: str | None, e
         records = [record for record in hazards.raw()["compiled-index-out-of-range"]["printed"]]
         return Meaning("compiled-index-out-of-range", tuple(records[:1]), _spaced(expression), True)
     keys = {expression} if expression in exact else set(by_bare.get(bare(expression), ()) if len(bare(expression)) >= 6 else ())
-    if not keys and not complete and len(expression) >= 9:
-        keys = {key for key in exact if key.startswith(expression)}
+    if not complete and not keys:
+        return _meaning_of_cut(file, expression)
     if not keys and form == "fragment" and (whole := _spliced(expression)):
         keys = {whole}
     candidates = [pair for key in keys for pair in exact[key]]
@@ -395,6 +399,17 @@ def meaning(form: str, file: str | None, path: str | None, kernel: str | None, e
             same_file = any(_same_file(record["file"], file) for _, record in chosen)
             return Meaning(slug, tuple(record for _, record in chosen), chosen[0][1]["expression"], same_file)
     return Meaning(_by_file(form, file, path, expression), (), _spaced(expression), False)
+
+
+def _meaning_of_cut(file: str | None, expression: str) -> Meaning:
+    """An expression that was cut off: everything on record that goes on like it must be one hazard."""
+    exact, _ = _index()
+    longer = [pair for key, pairs in exact.items() if key.startswith(expression) for pair in pairs]
+    here = [pair for pair in longer if _same_file(pair[1]["file"], file)]
+    chosen = here or (longer if len(expression) >= 9 and file not in record_files() else [])
+    if len({slug for slug, _ in chosen}) == 1:
+        return Meaning(chosen[0][0], tuple(record for _, record in chosen), chosen[0][1]["expression"], bool(here))
+    return Meaning(None, (), _spaced(expression), False)
 
 
 def _choose(

@@ -84,7 +84,7 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
         ("[", "[std", r"\[std(?:out|err)\]:? ?", None),
         (_DIGITS + _CAPITALS + _SMALL, " | ", r"[\w.\-/@]{2,80} +\| (?=\S|\s{2,}File|$)", None),
         (_CAPITALS + _SMALL, "]: ", r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[\d{1,8}\]: ", None),
-        ("[", "]", r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])[ :]*(?:- )?", None),
+        ("[", "]", r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])(?! ?[<>=!&|+*`-])[ :]*(?:- )?", None),
         ("IWECD", ":", r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG):[\w.\-]{1,80}:", None),
         ("-", " - ", r"- [\w.]{1,60} - (?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) - ?)?", None),
     )

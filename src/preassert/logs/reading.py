@@ -198,7 +198,8 @@ def _decompressor(kind: str, stream: Any) -> Any:
 
 def _wide_encoding(first: bytes) -> str | None:
     """UTF-16 (PowerShell's redirection), told by its mark or by the zero bytes of plain English text."""
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not first.startswith(codecs.BOM_UTF32_LE):
+    marked = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not first.startswith(codecs.BOM_UTF32_LE)
+    if marked and b"\0" in first[:2048]:  # without a zero byte it is a text that begins with two stray bytes
         return "utf-16"
     sample = first[:2048]
     sample = sample[: len(sample) // 2 * 2]
