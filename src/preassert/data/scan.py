@@ -33,6 +33,9 @@ LABEL_COLUMNS = (
     "category_id",
     "category",
     "y",
+    "cls",
+    "mask",
+    "masks",
     "input_ids",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -182,6 +183,11 @@ class Tally:
 
         encoded = values.dictionary_encode(null_encoding="encode")
         distinct = [_decoded(value) for value in encoded.dictionary.to_pylist()]
+        if text and self.rule.alphabet is None and any(_is_list_text(value) for value in distinct):
+            at = np.arange(len(values))
+            parsed = [_parse_list(_decoded(value)) for value in values.to_pylist()]
+            self._feed_list(parsed, first_row, text, [int(row) for row in rows_of(at)])
+            return
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         self.elements += len(codes)
         self._decide_names(distinct, text)
@@ -437,6 +443,21 @@ def _rows_from(parents: Any) -> RowsOf:
 
     rows = np.asarray(parents)
     return lambda at: rows[at]
+
+
+def _is_list_text(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("[") and value.endswith("]")
+
+
+def _parse_list(value: Any) -> Any:
+    """The list that a CSV field spells (``[0, 3]``), as pandas writes lists; any other value as it stands."""
+    if not _is_list_text(value):
+        return value
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return value
+    return parsed if isinstance(parsed, list) else value
 
 
 def _is_text(types: Any, kind: Any) -> bool:

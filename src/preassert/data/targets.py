@@ -11,7 +11,7 @@ from preassert.data.layouts import LAYOUTS, check_of, coco, imagefolder, picture
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options, Scan
 from preassert.data.source import Source, expand, is_remote, walk
-from preassert.data.wording import unreadable
+from preassert.data.wording import compare_class_names, unreadable
 from preassert.errors import InputError, UsageError
 
 # Folders that hold masks in the data sets of the field; below them, sub-folders are scenes or splits, not classes.
@@ -59,9 +59,10 @@ def check_targets(paths: Sequence[str], rules: Sequence[Rule], options: Options,
                 except InputError as error:
                     scan.report.findings.append(unreadable(error.file, error.reason))
     report = scan.finish()
-    names = report.scanned.get("category_names", {})
-    report.findings.extend(coco.compare_names(names))
-    report.scanned.pop("category_names", None)
+    report.findings.extend(compare_class_names(report.scanned.pop("class_names", {})))
+    folders = list(report.scanned.pop("class_folders", {}).items())
+    for other in folders[1:]:
+        imagefolder.compare(report, other[0], folders[0], other)
     if not tables and not report.scanned["rows"]:
         del report.scanned["rows"]
     return report

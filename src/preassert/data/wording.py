@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from preassert.data.rules import TARGET, Report, Rule
-from preassert.data.tally import Plain, Tally
+from preassert.data.tally import MAX_VALUES, Plain, Tally
 from preassert.hazards.likely import likely
 from preassert.model import Finding, Severity, Where
 
@@ -279,3 +279,31 @@ def empty_classes(rule: Rule, histogram: dict[int | str, int]) -> list[int | str
     if lowest is None or highest is None or highest - lowest > 100_000:
         return None
     return [value for value in range(lowest, highest + 1) if value not in histogram]
+
+
+def compare_class_names(files: Mapping[str, Mapping[str, str | None]]) -> Iterator[Finding]:
+    """One finding for each file in which an id has another name than in the first file that has the id.
+
+    Args:
+        files: file -> id (as text) -> name.
+    """
+    first: dict[str, tuple[str, str | None]] = {}
+    for file, names in files.items():
+        clashes = [key for key, known in names.items() if key in first and first[key][1] != known]
+        for key, known in names.items():
+            first.setdefault(key, (file, known))
+        if not clashes:
+            continue
+        other, expected = first[clashes[0]]
+        values = tuple(int(key) if key.lstrip("-").isdigit() else key for key in clashes)
+        yield Finding(
+            hazard=TARGET,
+            severity="error",
+            where=Where(file=file),
+            message=f"class {clashes[0]} is {names[clashes[0]]!r} here and {expected!r} in {other} ({len(clashes):,} ids differ)",
+            value=values[0],
+            values=values[:MAX_VALUES],
+            valid=f"the class names of {other}",
+            count=len(clashes),
+            fix="give the same id to the same name in every file, by one map (preassert remap ... --map labels.json)",
+        )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
-from preassert.data.rules import TARGET, Report, Rule
+from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import COMPRESSIONS, reading, source
 from preassert.data.tally import MAX_VALUES, Plain
@@ -54,6 +54,9 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     document = load(path)
     categories = {category.id: category for category in document.categories or ()}
     report = Report(scanned={"files": 1, "rows": len(document.annotations or ()), "categories": len(categories)})
+    if document.categories is None and all(category is None for _, category in _labelled(document.annotations or ())):
+        report.findings.append(note(path, "no categories: captions or the like; nothing to check"))
+        return report
     judge = _Judge(rule, categories, document.categories is not None)
     histogram: dict[Any, int] = {}
     for identity, category in _labelled(document.annotations or ()):
@@ -69,34 +72,10 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     plain = {key: count for key, count in histogram.items() if isinstance(key, (int, str))}
     empty = [category.id for category in categories.values() if category.id not in histogram]
     report.scanned["columns"] = {"category_id": {"valid": rule.valid, "histogram": sorted_pairs(plain), "empty_classes": empty}}
-    report.scanned["category_names"] = {path: {str(key): category.name for key, category in categories.items()}}
+    report.scanned["class_names"] = {path: {str(key): category.name for key, category in categories.items()}}
     if options.progress:
         options.progress(path, report.scanned["rows"], report.scanned["rows"])
     return report
-
-
-def compare_names(files: dict[str, dict[str, str | None]]) -> Iterator[Finding]:
-    """One finding for each file whose categories have other names than in the first file with the same ids."""
-    first: dict[str, tuple[str, str | None]] = {}
-    for file, names in files.items():
-        clashes = [key for key, label in names.items() if key in first and first[key][1] != label]
-        for key, label in names.items():
-            first.setdefault(key, (file, label))
-        if clashes:
-            key = clashes[0]
-            other, label = first[key]
-            values = tuple(int(entry) if entry.lstrip("-").isdigit() else entry for entry in clashes)
-            yield Finding(
-                hazard=TARGET,
-                severity="error",
-                where=Where(file=file, column="categories"),
-                message=f"category {key} is {names[key]!r} here and {label!r} in {other} ({len(clashes)} ids differ)",
-                value=values[0],
-                values=values[:MAX_VALUES],
-                valid=f"the categories of {other}",
-                count=len(clashes),
-                fix="give the same id to the same name in every file, by one map: preassert remap ... --map labels.json",
-            )
 
 
 class _Judge:

@@ -29,10 +29,12 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     report = Report(scanned={"files": 0, "classes": {split or ".": names for split, names in classes.items()}})
     if not any(classes.values()):
         raise UsageError(f"{path}: no folders of pictures in it")
+    if list(splits) == [""]:
+        report.scanned["class_folders"] = {path: classes[""]}
     reference = next((split for split in classes if split.lower().startswith("train")), next(iter(classes)))
     for split, folder in splits.items():
         if split != reference:
-            _compare(report, path, (reference, classes[reference]), (split, classes[split]))
+            compare(report, path, (reference, classes[reference]), (split, classes[split]))
         _against_rule(report, folder, classes[split], rule)
         counts = {name: sum(1 for _ in pictures_below(os.path.join(folder, name))) for name in classes[split]}
         report.scanned["files"] += sum(counts.values())
@@ -48,7 +50,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     return report
 
 
-def _compare(report: Report, path: str, reference: tuple[str, list[str]], other: tuple[str, list[str]]) -> None:
+def compare(report: Report, path: str, reference: tuple[str, list[str]], other: tuple[str, list[str]]) -> None:
     """One finding when two splits number their classes differently."""
     (known_split, known), (split, names) = reference, other
     extra = [name for name in names if name not in known]
@@ -70,7 +72,7 @@ def _compare(report: Report, path: str, reference: tuple[str, list[str]], other:
     report.findings.append(
         Finding(
             hazard="target-out-of-range",
-            severity="error",
+            severity="error" if extra or shifted else "warning",  # without its last folders a split numbers the others alike
             where=Where(file=path),
             message="; ".join(parts),
             value=values[0],

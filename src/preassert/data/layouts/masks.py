@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,70 +83,79 @@ def _masks(files: list[str], rule: Rule, histogram: bool, unlimited: bool) -> It
 
 
 def _look(path: str, rule: Rule, histogram: bool) -> _Mask:
-    """Decode one mask and count what breaks the rule."""
-    np = need("numpy", extra="data", purpose="check masks")
+    """Decode one mask, all pages of a TIFF, and count what breaks the rule."""
     pillow = need("PIL.Image", extra="data", purpose="check masks")
-    mask = _Mask(path)
+    mask = _Mask(path, histogram={} if histogram else None)
     try:
         with reading(path), warnings.catch_warnings(), pillow.open(path) as image:
-            if image.mode not in _ID_MODES and not image.mode.startswith("I;16"):
-                image.load()
-                mask.colour, mask.pixels = image.mode, image.width * image.height
-                return mask
-            values = np.asarray(image)
+            for page in range(image.n_frames if image.format == "TIFF" else 1):
+                if page:
+                    image.seek(page)
+                _judge(mask, image, rule)
     except InputError as error:
         mask.unreadable = error.reason
-        return mask
-    if values.dtype == bool:
-        values = values.view(np.uint8)
-    mask.pixels = values.size
-    if not values.size:
-        return mask
-    _judge(mask, values, rule, histogram)
     return mask
 
 
-def _judge(mask: _Mask, values: Any, rule: Rule, histogram: bool) -> None:
+def _judge(mask: _Mask, image: Any, rule: Rule) -> None:
+    """Add one decoded page to ``mask``."""
+    import numpy as np
+
+    if image.mode not in _ID_MODES and not image.mode.startswith("I;16"):
+        image.load()
+        mask.colour = image.mode
+        mask.pixels += image.width * image.height
+        return
+    # Pillow keeps a set bit as the byte 255: through mode L and a comparison it becomes 1.
+    values = (np.asarray(image.convert("L")) != 0).view(np.uint8) if image.mode == "1" else np.asarray(image)
+    if not values.size:
+        return
+    low, high = values.min().item(), values.max().item()
+    mask.low, mask.high = (min(mask.low, low), max(mask.high, high)) if mask.pixels else (low, high)
+    mask.pixels += values.size
+    if mask.histogram is None and values.dtype.kind in "iu" and (rule.covers(low, high) or _all_legal(values, rule)):
+        return
+    pairs = _value_counts(values, low, high)
+    offending = [(value, count) for value, count in pairs if not _is_legal(value, rule)]
+    if mask.histogram is not None:
+        for value, count in pairs:
+            if float(value).is_integer():
+                mask.histogram[int(value)] = mask.histogram.get(int(value), 0) + count
+    if offending and mask.first is None:
+        at = int(np.argmax(np.isin(values.reshape(-1), [value for value, _ in offending])))
+        mask.first = (at % values.shape[1], at // values.shape[1])
+    for value, count in offending:
+        plain = _plain(value)
+        mask.bad[plain] = mask.bad.get(plain, 0) + count
+
+
+def _all_legal(values: Any, rule: Rule) -> bool:
+    """Whether whole numbers that leave the range are all ignored ones; a few passes over bytes, no counting."""
     import numpy as np
 
     lowest, highest = rule.limits()
-    low, high = values.min().item(), values.max().item()
-    mask.low, mask.high = low, high
-    whole = values.dtype.kind in "iu"
-    clean = whole and rule.covers(low, high)
-    if clean and not histogram:
-        return
-    if values.dtype == np.uint8 and histogram:
-        counts = np.bincount(values.reshape(-1), minlength=256)
+    info = np.iinfo(values.dtype)
+    legal = np.ones(values.shape, bool)
+    if lowest is not None and lowest > info.min:
+        legal &= values >= min(lowest, info.max)
+    if highest is not None and highest < info.max:
+        legal &= values <= max(highest, info.min)
+    for ignored in rule.ignore:
+        if info.min <= ignored <= info.max:
+            legal |= values == ignored
+    return bool(legal.all())
+
+
+def _value_counts(values: Any, low: int | float, high: int | float) -> list[tuple[int | float, int]]:
+    import numpy as np
+
+    if values.dtype.kind in "iu" and high - low < 1 << 16:
+        base = 0 if values.dtype == np.uint8 else low
+        counts = np.bincount(values.reshape(-1) if not base else values.reshape(-1).astype(np.int64) - base)
         present = np.flatnonzero(counts)
-        pairs = list(zip(present.tolist(), counts[present].tolist(), strict=True))
-    elif clean and whole and high - low < 1 << 16:
-        counts = np.bincount((values.reshape(-1) - low).astype(np.int64))
-        present = np.flatnonzero(counts)
-        pairs = list(zip((present + low).tolist(), counts[present].tolist(), strict=True))
-    else:
-        legal = np.ones(values.shape, bool)
-        if whole and lowest is not None:
-            legal &= values >= lowest
-        if whole and highest is not None:
-            legal &= values <= highest
-        for ignored in rule.ignore:
-            if low <= ignored <= high:
-                legal |= values == ignored
-        if whole and not histogram and legal.all():
-            return
-        distinct, amounts = np.unique(values, return_counts=True)
-        pairs = list(zip(distinct.tolist(), amounts.tolist(), strict=True))
-    legal_values = [(value, count) for value, count in pairs if _is_legal(value, rule)]
-    if histogram:
-        mask.histogram = {int(value): count for value, count in pairs if float(value).is_integer()}
-    if len(legal_values) == len(pairs):
-        return
-    known = {value for value, _ in legal_values}
-    offending = [(value, count) for value, count in pairs if value not in known]
-    mask.bad = {_plain(value): count for value, count in offending}
-    at = int(np.argmax(np.isin(values.reshape(-1), [value for value, _ in offending])))
-    mask.first = (at % values.shape[1], at // values.shape[1])
+        return list(zip((present + base).tolist(), counts[present].tolist(), strict=True))
+    distinct, amounts = np.unique(values, return_counts=True)
+    return list(zip(distinct.tolist(), amounts.tolist(), strict=True))
 
 
 def _is_legal(value: int | float, rule: Rule) -> bool:
@@ -203,7 +213,7 @@ def _advice(mask: _Mask, rule: Rule) -> tuple[str, str]:
         return "; likely: 255 marks border or unlabelled pixels", "ignore_index=255 in the loss, and --ignore-index 255 here"
     if highest is not None and set(mask.bad) == {highest + 1} and mask.low >= 1:
         return "; likely: ids start at 1", "subtract 1 from the masks, or build the model with one more class"
-    return "", f"preassert remap {mask.path} -o remapped, or build the model with num_classes={int(mask.high) + 1}"
+    return "", f"correct the masks, or renumber their ids: preassert remap {shlex.quote(mask.path)} ... (preassert remap --help)"
 
 
 def _summarise(report: Report, path: str, rule: Rule, histogram: dict[int | str, int] | None) -> None:

@@ -62,7 +62,7 @@ def read_annotation(path: str) -> Annotation:
     def end(_: str) -> None:
         # ``part`` and ``owner`` have names as well: only the object's own counts.
         if stack[1:] == ["object", "name"]:
-            out.names.append(("".join(text).strip(), line))
+            out.names.append(("".join(text), line))
         stack.pop()
         text.clear()
 

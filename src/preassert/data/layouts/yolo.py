@@ -74,11 +74,14 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         if not rule.bounded:
             raise UsageError(f"{path}: label files without a data.yaml: give --classes N")
         splits = [Split("", labels=_label_files(path))]
+        if not splits[0].labels:
+            raise UsageError(f"{path}: no label files in it")
     else:
         document = _load(description)
         keypoints = "kpt_shape" in document
         rule = _classes(report, description, document, rule)
         splits = list(_splits(report, description, document))
+        report.scanned["class_names"] = {description: _class_names(document.get("names"))}
     histogram: dict[int | str, int] = {}
     for split in splits:
         report.scanned["pictures"] += split.pictures
@@ -147,6 +150,11 @@ def _classes(report: Report, path: str, document: dict[Any, Any], given: Rule) -
         return given
     classes = nc if nc is not None else count or 0
     return Rule(lowest=0, highest=classes - 1, ignore=(), bound_by="nc" if nc is not None else "names")
+
+
+def _class_names(names: Any) -> dict[str, str | None]:
+    pairs = names.items() if isinstance(names, dict) else enumerate(names if isinstance(names, list) else ())
+    return {str(key): str(label) for key, label in pairs}
 
 
 def _contradiction(path: str, message: str, values: list[Any], valid: str, fix: str) -> Finding:
