@@ -114,7 +114,11 @@ class Column:
             # flatten() applies the offset and the nulls of the struct to its children.
             children = array.flatten()
             place = [field.name for field in fields].index(inner[0])
-            children[place] = self._rebuild(children[place], inner[1:], change, rows)
+            child = children[place]
+            # Under a null struct there is no label, missing or other.
+            valid = array.is_valid().to_numpy(zero_copy_only=False)
+            child = self._rebuild(child.filter(pa.array(valid)), inner[1:], change, rows[valid])
+            children[place] = child.take(pa.array(np.cumsum(valid) - 1, mask=~valid)) if array.null_count else child
             fields[place] = fields[place].with_type(children[place].type)
             return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
         return change(array, rows)
@@ -144,11 +148,20 @@ def _json(text: bytes | None) -> Any:
 
 def count_leaves(column: Column, array: Any, tally: Tally) -> None:
     def count(leaves: Any, rows: Any) -> Any:
+        if arrow().types.is_dictionary(leaves.type):
+            _keep_dictionary(leaves.dictionary.to_pylist(), tally)
         for label, times in flatten(leaves).counted(first_seen=True):
             tally.add(label, times)
         return leaves
 
     column.rebuild(array, count, 0)
+
+
+def _keep_dictionary(values: list[Any], tally: Tally) -> None:
+    """The order of a dictionary can carry meaning (ordered categories), and unused entries too: ``--inverse`` writes them again."""
+    known = tally.origin.setdefault("dictionary", [])
+    if known != values:
+        known += [value for value in values if value not in set(known)]
 
 
 class Rewriting:
@@ -209,8 +222,7 @@ class Rewriting:
         if self.recoder.labels.unknown == "drop" and not self.recoder.inverse:
             keeps.append(np.ones(len(leaves), bool) if keep is None else keep)
         if self.recoder.inverse:
-            values = [None if value is None else value for value in new.tolist()]
-            return _typed(values, self.leaf)
+            return _typed(new.tolist(), self.leaf, self.recoder.labels)
         return pa.array(new, self.leaf)
 
 
@@ -220,13 +232,15 @@ def _joined(keeps: list[Any]) -> Any:
     return np.concatenate(keeps)
 
 
-def _typed(values: list[Any], kind: Any) -> Any:
-    """An array of labels in the type that the column had. -100 of a text column has no text: it was missing."""
+def _typed(values: list[Any], kind: Any, labels: LabelMap) -> Any:
+    """An array of labels in the type that the column had."""
     pa = arrow()
     if not pa.types.is_dictionary(kind):
         return pa.array(values, kind)
-    encoded = pa.array(values, kind.value_type).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.cast(kind.index_type), encoded.dictionary, ordered=kind.ordered)
+    entries = labels.origin_.get("dictionary") or labels.labels
+    index = {entry: number for number, entry in enumerate(entries)}
+    indices = pa.array([None if value is None else index[value] for value in values], kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(entries, kind.value_type), ordered=kind.ordered)
 
 
 def _cast(array: Any, kind: Any) -> Any:

@@ -65,8 +65,9 @@ class Tally:
         self.texts.update(counts)
         self.elements += sum(counts.values())
 
-    def add_token(self, label: Label | None, token: str, count: int) -> None:
+    def add_token(self, value: Any, token: str, count: int) -> None:
         """A label of a JSON file, as it is written there."""
+        label = plain(value)
         self.add(label, count)
         if token != json.dumps(label, ensure_ascii=False) or (type(label), label) in self.tokens:
             self.tokens.setdefault((type(label), label), {})[token] = None
@@ -180,7 +181,9 @@ class Recoder:
         """The replacement of one typed value: int, label, None, DROP or UNSEEN."""
         if self.inverse:
             index = plain(value)
-            if index is None or type(index) is not int:
+            if index is None:
+                return None  # no index, no label
+            if type(index) is not int:
                 return UNSEEN
             try:
                 return self.labels.inverse_look_up(index)
@@ -325,13 +328,31 @@ class Recoder:
     def _inverse_array(self, flat: Any, place: Callable[[int], str]) -> tuple[Any, Any]:
         import numpy as np
 
-        numbers = flat.whole_numbers()
+        numbers, gone = _numbers(flat)
         legal = np.zeros(len(flat), bool)
         if numbers is not None:
             legal = (numbers >= 0) & (numbers < self.labels.num_classes)
             if self.labels.ignore_index is not None:
                 legal |= numbers == self.labels.ignore_index
+        if gone is not None:
+            legal |= gone
         if not legal.all():
             self._remember(flat, np.flatnonzero(~legal), place)
-        safe = np.where(legal, 0 if numbers is None else numbers, 0)
-        return self.labels.inverse_transform(safe), None
+        if numbers is None:
+            return np.zeros(len(flat), np.int64), None
+        labels = self.labels.inverse_transform(np.where(legal if gone is None else legal & ~gone, numbers, 0))
+        if gone is not None:
+            labels = labels.astype(object)
+            labels[gone] = None
+        return labels, None
+
+
+def _numbers(flat: Any) -> tuple[Any, Any]:
+    """(integers, where there is none or None); (None, None) for text and fractions."""
+    import numpy as np
+
+    if flat.ints is not None and flat.ints.dtype != bool:
+        return flat.ints, flat.missing
+    if flat.objects is not None and all(value is None for value in flat.objects):
+        return np.zeros(len(flat), np.int64), np.ones(len(flat), bool)
+    return flat.whole_numbers(), None

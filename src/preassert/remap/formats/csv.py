@@ -162,6 +162,8 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
             row += len(part.raws)
             line += buffer.count(b"\n", 0, used)
             buffer = buffer[used:]
+        if ended and buffer:
+            raise InputError(str(path), f"line {line + 1:,}: a quote that is not closed, or too few fields")
         if ended:
             return
         if len(buffer) > RECORD_LIMIT_BYTES:

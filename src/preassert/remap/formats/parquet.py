@@ -42,7 +42,12 @@ def survey(path: Path, options: Options, tally: Tally) -> None:
 def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> None:
     with _open(path) as file:
         rewriting = Rewriting(file.schema_arrow, options, recoder, str(path))
-        with _parquet().ParquetWriter(target, rewriting.schema, **_writer_options(file, rewriting)) as writer, reading(str(path)):
+        how = _writer_options(file, rewriting)
+        # A file without Arrow's own schema gets none; pyarrow then writes no metadata of its own accord either.
+        how["store_schema"] |= not hasattr(_parquet().ParquetWriter, "add_key_value_metadata")
+        with _parquet().ParquetWriter(target, rewriting.schema, **how) as writer, reading(str(path)):
+            if not how["store_schema"] and rewriting.schema.metadata:
+                writer.add_key_value_metadata(rewriting.schema.metadata)
             for group in range(file.metadata.num_row_groups):
                 table = rewriting.batch(file.read_row_group(group))
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
