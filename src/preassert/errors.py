@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from preassert.model import ArgumentInfo, BadElement, Sample, Site
@@ -36,6 +37,16 @@ class MissingExtra(PreassertError, ImportError):
         self.extra = extra
         self.purpose = purpose
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_missing, (self.library, self.extra, self.purpose))
+
+
+def _rebuild_missing(library: str, extra: str, purpose: str) -> MissingExtra:
+    return MissingExtra(library, extra=extra, purpose=purpose)
+
+
+_RELAYED = re.compile(r"^preassert\.Violation: (?P<hazard>[a-z0-9-]+)$", re.MULTILINE)
+
 
 class Violation(RuntimeError, IndexError, ValueError):
     """A contract broken at run time: an operator was given a value that its GPU kernel does not accept.
@@ -58,6 +69,9 @@ class Violation(RuntimeError, IndexError, ValueError):
         sample: dataset indices of the bad samples, or why they are unknown; None when no DataLoader is involved.
         likely: the most likely cause, drawn from the numbers.
         mode: ``"immediate"``, ``"deferred"`` or ``"compiled"``. ``rank``: rank of the process, or None.
+
+    ``Violation(text)`` alone is one that was relayed as text: torch makes it so from what a DataLoader worker raised. Its
+    message is that text, its hazard the one that the text names (else ``"unknown"``), and the other fields are empty.
     """
 
     __module__ = "preassert"
@@ -66,10 +80,10 @@ class Violation(RuntimeError, IndexError, ValueError):
         self,
         hazard: str,
         *,
-        operator: str,
-        call: str,
-        argument: str,
-        valid: str,
+        operator: str = "",
+        call: str = "",
+        argument: str = "",
+        valid: str = "",
         arguments: tuple[ArgumentInfo, ...] = (),
         elements: tuple[BadElement, ...] = (),
         count: int = 1,
@@ -87,6 +101,10 @@ class Violation(RuntimeError, IndexError, ValueError):
         mode: str = "immediate",
         rank: int | None = None,
     ) -> None:
+        relayed = None if operator else hazard
+        if relayed is not None:
+            named = _RELAYED.search(relayed)
+            hazard = named["hazard"] if named else "unknown"
         self.hazard = hazard
         self.operator = operator
         self.call = call
@@ -108,13 +126,13 @@ class Violation(RuntimeError, IndexError, ValueError):
         self.detail = detail
         self.mode = mode
         self.rank = rank
-        super().__init__(self.to_text())
+        super().__init__(self.to_text() if relayed is None else relayed)
 
     def to_text(self) -> str:
         """The report a person reads, in the order of house rule 5; several lines, no trailing newline."""
         signature = f"{self.call}({', '.join(map(str, self.arguments))})"
         if self.elements:
-            shown = ", ".join(f"{self.argument}{_subscript(e.position)} = {_number(e.value)}" for e in self.elements)
+            shown = ", ".join(f"{self.argument}{_subscript(e.position)} = {number_text(e.value)}" for e in self.elements)
             more = self.count - len(self.elements)
             if more > 0:
                 shown += f", ... ({more} more)"
@@ -123,14 +141,12 @@ class Violation(RuntimeError, IndexError, ValueError):
         lines = [self.hazard, f"  {signature}: {shown}, valid {self.valid}"]
         if self.detail:
             lines.append(f"  {self.detail}")
-        verb = "value is" if self.count == 1 else "values are"
-        extremes = ""
-        if self.minimum is not None and self.maximum is not None:
-            extremes = f" (min {_number(self.minimum)}, max {_number(self.maximum)})"
-        if self.count == 1 and self.total != 1:
-            lines.append(f"  1 of {self.total:,} values is outside{extremes}")
-        else:
-            lines.append(f"  {self.count:,} of {self.total:,} {verb} outside{extremes}")
+        if self.elements:  # without elements the fault is one of the whole tensor, which ``detail`` tells
+            extremes = ""
+            if self.minimum is not None and self.maximum is not None:
+                extremes = f" (min {number_text(self.minimum)}, max {number_text(self.maximum)})"
+            noun, verb = "value" if self.total == 1 else "values", "is" if self.count == 1 else "are"
+            lines.append(f"  {self.count:,} of {self.total:,} {noun} {verb} outside{extremes}")
         if self.site is not None:
             lines.append(f"  {self.site}")
         about = [f"module: {self.module}" if self.module else "module: none"]
@@ -181,8 +197,10 @@ class Violation(RuntimeError, IndexError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
         hazard = fields.pop("hazard")
-        notes = fields.pop("__notes__", None)
-        return (_rebuild, (hazard, fields), {"__notes__": notes} if notes else None)
+        if not self.operator:  # relayed
+            hazard, fields = str(self), {}
+        notes = self.__dict__.get("__notes__")
+        return (_rebuild, (hazard, fields), {"__notes__": list(notes)} if notes else None)
 
 
 def _rebuild(hazard: str, fields: dict[str, Any]) -> Violation:
@@ -193,7 +211,8 @@ def _subscript(position: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, position))}]" if position else ""
 
 
-def _number(value: int | float) -> str:
+def number_text(value: int | float) -> str:
+    """A value for people: six significant digits, ``NaN``."""
     if isinstance(value, bool) or not isinstance(value, float):
         return str(value)
     if value != value:

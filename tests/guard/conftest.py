@@ -163,7 +163,7 @@ FAULTS = (
     ),
     Faulty(
         "one_hot", lambda: F.one_hot(_ints(0, 3), 3),
-        GATHER, "aten::one_hot", "self", (3,), ((1,),), 0, 2,
+        GATHER, "aten::one_hot", "input", (3,), ((1,),), 0, 2,
     ),
     Faulty(
         "binary_cross_entropy", lambda: F.binary_cross_entropy(torch.tensor([0.5, 1.5]), torch.ones(2)),

@@ -72,6 +72,9 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
             BadElement(unravel(position, shape), value)
             for position, value in zip(positions[: options.max_elements], values, strict=False)
         )
+    detail = domain.explain(tensor, bounds)
+    if domain.kind == "truth":  # the value is always 0; what was asserted is the message
+        elements, detail = (), named.get("assert_msg") or detail
     minimum, maximum = _extremes(tensor)
     lowest, highest = domain.limits(bounds)
     legal = (*domain.legal(bounds), *options.sentinels)
@@ -109,7 +112,7 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
             call=name,
             parameter=module.rpartition(".")[2] if module else None,
         ),
-        detail=domain.explain(tensor, bounds),
+        detail=detail,
         mode=mode,
         rank=rank(),
     )
@@ -122,7 +125,9 @@ def rank() -> int | None:
 
 
 def describe(name: str, tensor: Tensor) -> ArgumentInfo:
-    return ArgumentInfo(name, str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape))
+    # the size of a ragged dimension is no number
+    shape = tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
+    return ArgumentInfo(name, str(tensor.dtype).removeprefix("torch."), shape)
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
