@@ -28,7 +28,8 @@ _NO_FILE = lazy(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
 _PATH_CHARS = lazy(r"[\w./\\+~@%=\-]")
 _ROOT = lazy(r"(?:\.{1,2}/|/(?:pytorch|opt|__w|usr|tmp|home|build|b|root|workspace|work|mnt|data|src|io|var|__t|kaggle|paddle)/|[A-Za-z]:[\\/])")
 _DEVICE_WORD = lazy(r"[Dd]evice-side$")
-_NEARBY = lazy(r"\.cuh?\b|\.hip\b|block:\[|thread:\[")
+_NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
+_COMMENT = lazy(r"\s*(?://|#|/?\*)")
 _EXPRESSION_CUT = lazy(r"block:\[|[Dd]evice-sideassertion|globalid:\[|Traceback\(most|RuntimeError:")
 _KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
 _TORCH_PATH = lazy(
@@ -260,7 +261,7 @@ def _fragment_or_host(
     index = squeezed.at(word.start())
     near = squeezed.text[max(word.start() - 400, 0) : word.start()]
     known = _is_on_record(expression, complete)
-    if thread or (known and (_NEARBY.search(near) or left.endswith("]"))):
+    if thread or (known and not _COMMENT.match(texts[index].text) and (_NEARBY.search(near) or left.endswith("]"))):
         assertion = Assertion("fragment", index, squeezed.at(max(end - 1, 0)), expression, complete)
         if thread:
             assertion.thread = tuple(int(group[:9]) for group in thread.groups())  # type: ignore[assignment]

@@ -64,7 +64,7 @@ class Log:
         """Failures outside the catalogue; looked for only when they are asked for."""
         if self._foreign is None:
             self._foreign = []
-            for start, end in zip(self.breaks, [*self.breaks[1:], len(self.texts)], strict=True):
+            for start, end in zip(self.breaks, [*self.breaks[1:], len(self.texts)], strict=False):
                 for failure in failures.find_foreign(self.texts[start:end]):
                     failure.index += start
                     self._foreign.append(failure)

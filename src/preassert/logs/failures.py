@@ -23,7 +23,7 @@ UNLOCATED = "device-assert-unlocated"
 _INTERESTING = lazy(
     r"rror|ssert|xception|STATUS_|Status|Xid|atchdog|emory|fault|FAIL|failed|Killed|SIGKILL|SIGSEGV|dumped|terminate|panic|fallen off"
     r"|out of bounds|out of range|not compatible|too old|Out of bounds|NCCL|nccl|ECC|gloo|status=1|exit code|exitcode|exited with"
-    r"|is out |CRITICAL|FATAL|Traceback|nsupported"
+    r"|is out |nvalid |CRITICAL|FATAL|Traceback|nsupported"
 )
 
 # Words of the catalogue's device hazards: the GPU (or its runtime) reports them; all others are raised on the host
@@ -38,7 +38,7 @@ _MORE: tuple[tuple[str, str], ...] = (
     (UNLOCATED, r"HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception"),
     ("illegal-memory-access", r"\bcudaErrorIllegalAddress\b|\bhipErrorIllegalAddress\b|\bcudaErrorLaunchFailure\b|hipErrorLaunchFailure\b"),
     ("illegal-memory-access", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|NVRM: Xid \([^)]*\): (?:13|31)\b"),
-    ("illegal-memory-access", r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal"),
+    ("illegal-memory-access", r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+(?: bytes)?|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal"),
     ("illegal-memory-access", r"\bmisaligned address\b"),
     ("out-of-memory", r"\btorch(?:\.cuda)?\.OutOfMemoryError\b|\bOutOfMemoryError: (?:CUDA|HIP|XPU|Tried)|cudaErrorMemoryAllocation|XPU out of memory"),
     ("unsupported-device-code", r"device kernel image is invalid|no CUDA-capable device is detected|cudaErrorNoKernelImageForDevice"),
@@ -70,7 +70,7 @@ _AFTER = lazy(
     r"|[A-Z][a-z]+ |to |of |,|:|from |/|\|)"
 )
 _PROSE_AFTER = lazy(
-    r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may|might|does|page|will|by)\b"
+    r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may|might|does|page|will|by)\b|^[\"'`”’]\s+[a-z]"
 )
 _MENTION = lazy(
     r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:|TODO\b|NOTE\b)"
@@ -81,6 +81,7 @@ _CODE = lazy(
     r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
 )
 _PYTEST_ERROR = lazy(r"^E {2,}")
+_REPORTING = frozenset(("exception", "error", "failed", "failure", "caught", "with", "raised", "got", "by", "reason", "message", "hit"))
 HINT = lazy(
     r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
     r"|Device-side assertions were explicitly omitted|Search for `cuda|XPU kernel errors"
@@ -98,7 +99,7 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     (lazy(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
     (lazy(r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"), "exit"),
     (lazy(r"Traceback \(most recent call last\)"), "traceback"),
-    (lazy(r"^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR"), "crash"),
+    (lazy(r"^FATAL\b|^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR|^Exception in thread "), "crash"),
 )
 _FOREIGN_LEVELS = ("ERROR", "CRITICAL", "FATAL", "SEVERE")
 _HARMLESS_CLASS = lazy(r"Warning$|^(?:No|Zero)$")
@@ -223,7 +224,7 @@ def _foreign(text: Text, index: int) -> Failure | None:
         match = pattern.search(line)
         if match is None or _MENTION.match(line) or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1])):
             continue
-        if what in ("cuda", "killed", "assertion") and _CODE.match(line):
+        if what in ("cuda", "killed", "assertion") and (_CODE.match(line) or _is_quoted_in_prose(line[: match.start()])):
             continue
         return Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
     if text.level in _FOREIGN_LEVELS:
@@ -234,7 +235,7 @@ def _foreign(text: Text, index: int) -> Failure | None:
 def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     """2: a failure is reported here; 1: perhaps, if something else agrees; 0: it is only mentioned."""
     before, after = line[:start], line[end:]
-    if _CODE.match(line) and not _CLASS.search(before[-160:]) and re.search(r"['\"`#]|//|\(", before):
+    if _is_code(line, before) or _is_quoted_in_prose(before):
         return 0
     mention = bool(_MENTION.match(line))
     prose = bool(_PROSE_AFTER.match(after))
@@ -260,6 +261,22 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     if named or (opened and not mention):
         return 2
     return 1
+
+
+def _is_code(line: str, before: str) -> bool:
+    """The words stand in a string or a comment of source code (also as grep prints it)."""
+    if not _CODE.match(line):
+        return False
+    if re.search(r"(?:^|\s)(?://|#)", before):
+        return True
+    quoted = any(before.count(mark) % 2 for mark in "'\"`")
+    return quoted or (not _CLASS.search(before[-160:]) and "(" in before)
+
+
+def _is_quoted_in_prose(before: str) -> bool:
+    """``If you see `RuntimeError: `` - an opening quote after a word of a sentence, and at most the class in between."""
+    match = re.search(r"(\w+)[,;]? [`\"“'](?:(?:\w+\.)*\w*(?:Error|Exception): ?)?(?:(?:CUDA|HIP) error: ?)?$", before)
+    return match is not None and match.group(1).lower() not in _REPORTING
 
 
 def _host_strength(before: str, mention: bool, prose: bool) -> int:

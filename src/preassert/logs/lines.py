@@ -43,6 +43,7 @@ _ESCAPED_OTHER = lazy(r"\\{1,3}(u001[bB]|x1[bB]|033|[\"'`t/]|\\)")
 _SEGMENT_WORTH = lazy(r"[Aa]ssert|rror|block: \[|Traceback|xception|failed")
 
 _QUOTE = lazy(r"^(?:\s{0,8}(?:[>│┃║❯]|\|(?=\s|$))[ \t]?)+")
+_BOLD = lazy(r"(?<!\*)\*\*(?!\*)")
 _QUOTE_CHARS = frozenset(" \t>│┃║❯|")
 _BOX_END = lazy(r"\s*[│┃║|]\s*$")
 
@@ -53,8 +54,8 @@ _DATE = (
     rf"|{_DAY}[A-Z][a-z]{{2}} +\d{{1,2}},?(?: \d{{4}})?)"
 )
 _LEVEL = (
-    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SEVERE"
-    r"|debug|info|warning|warn|error|critical|fatal)"
+    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|SEVERE"
+    r"|debug|info|warning|warn|error|critical)"
 )
 _DIGITS = "0123456789"
 _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -196,7 +197,7 @@ def _strip(line: int | None, shown: str, rank: int | None, level: str | None, ce
     if text[:1] in _QUOTE_CHARS and (quote := _QUOTE.match(text)):
         text = _BOX_END.sub("", text[quote.end() :])
     if "**" in text:
-        text = text.replace("**", "")
+        text = _BOLD.sub("", text)
     for _ in range(8):
         start = len(text) - len(text.lstrip())
         first = text[start : start + 1]

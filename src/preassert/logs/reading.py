@@ -251,9 +251,9 @@ def _outputs(cells: list[Any]) -> Iterator[Cell]:
             failed = output.get("output_type") in ("error", "pyerr")
             if failed:
                 text = "\n".join(map(str, output.get("traceback") or ()))
-                last = f"{output.get('ename', '')}: {output.get('evalue', '')}"
-                if last not in text:
-                    text += "\n" + last
+                value = str(output.get("evalue", ""))
+                if value not in text:
+                    text += f"\n{output.get('ename', '')}: {value}"
             else:
                 data = output.get("data", output)
                 text = _joined(output.get("text") or data.get("text/plain") or "")

@@ -277,6 +277,9 @@ class _Large:
             if match.group() == b"Assertion" and _surplus(block[begin:end], self.kept, self.result.tallies):
                 surplus.add(begin)
                 continue
+            near = end + AFTER_BYTES // 2
+            if block.find(b"Assertion", end, near) < 0:
+                position = _line_end(block, min(near, stop))  # the next words are in the same passage anyway
             begin = _line_begin(block, max(begin - BEFORE_BYTES, 0))
             want = end + AFTER_BYTES
             end = _line_end(block, min(want, len(block)))
