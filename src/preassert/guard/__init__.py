@@ -213,10 +213,15 @@ def _activate(options: Options) -> None:
             _installation.install()
             hook_optimizers()
             compiled.hook()
-            if compiled.compiled_before():
-                announce("functions that torch.compile has compiled before this guard began are not guarded")
+            if compiled.unguarded_graphs():
+                _announce_once("functions that torch.compile has compiled before this guard began are not guarded")
             blame.watch()
         STATE.push(options)
+
+
+@functools.cache
+def _announce_once(text: str) -> None:
+    announce(text)
 
 
 def _deactivate(options: Options) -> None:

@@ -12,12 +12,15 @@ AOTInductor packages).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +30,7 @@ from torch.utils import _pytree as pytree
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard import verdict
-from preassert.guard.bind import places
+from preassert.guard.bind import name_arguments, places
 from preassert.guard.check import holds
 from preassert.guard.fault import Fault
 from preassert.guard.intercept import TRACED, Bound, bind_row, overload_of
@@ -43,6 +46,13 @@ _FUNCTIONAL_FORMS = {
     "aten::index_fill.int_Scalar": "aten::index_fill_.int_Scalar",
     "aten::index_fill.int_Tensor": "aten::index_fill_.int_Tensor",
     "aten::embedding_renorm": "aten::embedding_renorm_",
+}
+
+# These are taken apart before inductor's table is asked: the inner operator stands for the call
+_STANDS_FOR = {
+    "F.multi_margin_loss": "aten::multi_margin_loss",
+    "F.multilabel_margin_loss": "aten::multilabel_margin_loss_forward",
+    "F.one_hot": "aten::one_hot",
 }
 
 _SCHEMA = "checked(Tensor value, SymInt[] numbers, Tensor?[] tensors, str site) -> Tensor"
@@ -89,6 +99,9 @@ class _Spec:
     def __init__(self, site: str) -> None:
         self.plain = plain = json.loads(site)
         self.row = table()[plain["row"]]
+        stands_for = table().get(_STANDS_FOR.get(plain["call"] or "", ""))
+        if stands_for is not None:
+            self.row = replace(self.row, hazard=stands_for.hazard, call=stands_for.call)
         self.domain = self.row.domains[plain["domain"]]
         self.schema = overload_of(plain["operator"])._schema  # type: ignore[union-attr]  # it was there when compiled
         self.tree = pytree.treespec_loads(plain["tree"])
@@ -101,11 +114,10 @@ class _Spec:
     def fault(self, value: Tensor, bounds: Any) -> Fault:
         plain = self.plain
         site = make_site(plain["file"], plain["line"], plain["function"]) if plain["file"] else None
-        at = Place(site, plain["module"], Call(plain["call"], {self.domain.argument: value}) if plain["call"] else None)
-        position = places(self.schema)[self.domain.argument]
-        return Fault(
-            self.row, self.schema, self.domain, position, plain["place"], value, bounds, (), {self.domain.argument: value}, at
-        )
+        name = self.domain.argument
+        at = Place(site, plain["module"], Call(plain["call"], {name: value}) if plain["call"] else None)
+        kwargs = {name: value, "assert_msg": plain["message"]}
+        return Fault(self.row, self.schema, self.domain, places(self.schema)[name], plain["place"], value, bounds, (), kwargs, at)
 
 
 @lru_cache(maxsize=4096)
@@ -121,6 +133,7 @@ class _Tracing:
 
     compiling = 0
     inside = 0
+    guarded_graphs = 0
 
 
 def insert(row: Row, overload: Any, bounds: tuple[Bound, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,6 +159,7 @@ def insert(row: Row, overload: Any, bounds: tuple[Bound, ...], args: tuple[Any, 
                     "domain": number,
                     "place": place,
                     "leaves": kinds,
+                    "message": name_arguments(overload._schema, args, kwargs).get("assert_msg"),
                     "tree": pytree.treespec_dumps(tree),
                     **_whose(meta),
                 }
@@ -236,10 +250,14 @@ def targets() -> Iterator[tuple[Row, Any]]:
             yield row, overload
 
 
-def select_guarded() -> dict[Any, Any]:
+def select_guarded() -> Any:
     """Inductor's own table with ours on top. A function of the module: inductor pickles it into its cache keys."""
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
 
+    if isinstance(V.graph, GraphLowering):
+        return select_decomp_table()  # lowering asks which operators can have a fallback kernel: tracing is over
     known = dict(select_decomp_table())
     known.update({overload: _decomposition(row, overload, known.get(overload)) for row, overload in targets()})
     return known
@@ -275,11 +293,22 @@ def _cache_mark(config: Any) -> dict[str, Any]:
             return None
 
         def uuid(self) -> Any:
-            import preassert
-
-            return f"preassert-{preassert.__version__}-{len(table())}"
+            return _fingerprint()
 
     return {"joint_custom_pre_pass": PreassertMark()}
+
+
+@lru_cache(maxsize=1)
+def _fingerprint() -> str:
+    """Changes with the code that decides what is inserted: strings in cached graphs are read by the code that wrote them."""
+    digest = hashlib.sha256()
+    for module in (sys.modules[__name__], *(sys.modules[name] for name in sorted(sys.modules) if name.startswith(_CONTRACTS))):
+        if module.__file__ is not None:
+            digest.update(Path(module.__file__).read_bytes())
+    return f"preassert-{digest.hexdigest()}"
+
+
+_CONTRACTS = "preassert.contracts."
 
 
 # --- hooking ---------------------------------------------------------------------------------------------------------------
@@ -298,6 +327,7 @@ def hook() -> None:
     def compile_guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if STATE.options is None:
             return original(self, *args, **kwargs)
+        _Tracing.guarded_graphs += 1
         with guarded_decompositions():
             return original(self, *args, **kwargs)
 
@@ -313,8 +343,8 @@ def unhook() -> None:
         TRACED.clear()
 
 
-def compiled_before() -> bool:
-    """Has this process compiled anything already? That code is not guarded."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+def unguarded_graphs() -> int:
+    """How many graphs this process has compiled without a guard; that code stays unguarded."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    graphs = counters["stats"]["unique_graphs"] if counters else 0
+    return max(0, int(graphs) - _Tracing.guarded_graphs)

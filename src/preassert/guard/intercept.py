@@ -44,6 +44,7 @@ class Bound:
     domain: Domain
     fetch: Fetch
     argument_position: int | None  # None: keyword-only
+    hot: Fetch | None  # for a plain index domain: tensor and bounds in one go
 
 
 def can_replace_kernels() -> bool:
@@ -72,9 +73,24 @@ def overload_of(operator: str) -> Any | None:
     return None if packet is None else getattr(packet, overload or "default", None)
 
 
+_bound: dict[tuple[str, str], tuple[Bound, ...]] = {}
+
+
 def bind_row(row: Row, schema: Any) -> tuple[Bound, ...]:
-    positions = {argument.name: place for place, argument in enumerate(schema.arguments) if not argument.kwarg_only}
-    return tuple(Bound(domain, fetcher(schema, domain.parameters), positions.get(domain.argument)) for domain in row.domains)
+    """The row's domains tied to ``schema``. Kept: compiling the expressions is most of the cost of entering a guard."""
+    key = (row.operator, str(schema))
+    if key not in _bound:
+        positions = {argument.name: place for place, argument in enumerate(schema.arguments) if not argument.kwarg_only}
+        _bound[key] = tuple(
+            Bound(
+                domain,
+                fetcher(schema, domain.parameters),
+                positions.get(domain.argument),
+                index_fetcher(schema, domain) if type(domain) is Index else None,
+            )
+            for domain in row.domains
+        )
+    return _bound[key]
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------
@@ -86,13 +102,14 @@ def make_kernel(row: Row, overload: Any, call: Kernel) -> Kernel:
     if row.level == "composite":
         return _composite_kernel(row, overload, bounds, call)
     if len(bounds) == 1 and type(row.domains[0]) is Index and not verdict.PRETEND_DEVICE:
-        return _index_kernel(row, overload, bounds, row.domains[0], call)
+        return _index_kernel(row, overload, bounds, call)
     return _general_kernel(row, overload, bounds, call)
 
 
-def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], domain: Index, call: Kernel) -> Kernel:
+def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
     """The hot form: one index argument. A plain CPU tensor that keeps its range takes the shortest way."""
-    fetch = index_fetcher(overload._schema, domain)
+    fetch = bounds[0].hot
+    assert fetch is not None
     covers = row.covers
     function_modes = torch._C._len_torch_function_stack
     plain = torch.Tensor

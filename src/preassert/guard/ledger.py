@@ -14,13 +14,15 @@ import threading
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from preassert.errors import Violation
+from preassert.errors import Violation, number_text
 from preassert.guard import randomness
 from preassert.guard.options import Options
 from preassert.guard.state import STATE
@@ -175,7 +177,7 @@ def _headline(violation: Violation) -> str:
     if violation.elements:
         element = violation.elements[0]
         position = f"[{', '.join(map(str, element.position))}]" if element.position else ""
-        shown = f" ({violation.argument}{position} = {element.value}, valid {violation.valid})"
+        shown = f" ({violation.argument}{position} = {number_text(element.value)}, valid {violation.valid})"
     return f"{violation.hazard} at {_place(violation)}{shown}"
 
 
@@ -187,8 +189,27 @@ def _warn(violation: Violation) -> None:
         warnings.warn_explicit(str(violation), PreassertWarning, site.file, site.line, registry={})
 
 
+class _Silence:
+    depth = 0
+
+
+_silence = _Silence()
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Announce nothing within the block: the self-test plants violations that concern nobody."""
+    _silence.depth += 1
+    try:
+        yield
+    finally:
+        _silence.depth -= 1
+
+
 def announce(text: str) -> None:
     """One line on stderr, whatever has happened to ``sys.stderr``."""
+    if _silence.depth:
+        return
     try:
         print(f"preassert: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
