@@ -98,9 +98,8 @@ def _torch_is_here() -> None:
 
         if chosen.get("simgpu"):
             importlib.import_module("preassert.simgpu").activate()
-        guard_settings = chosen.get("guard", {})
-        if guard_settings is not None:  # `preassert demo` shows what happens without
-            importlib.import_module("preassert.guard").install(**guard_settings)
+        if chosen.get("guard", True) is not None:  # `preassert demo` shows what happens without
+            importlib.import_module("preassert.guard").install(**chosen.get("guard", {}))
     except Exception as error:
         # The script is the user's work: it goes on, but nobody shall believe that it is guarded.
         print(f"preassert: this process is not guarded: {type(error).__name__}: {error}", file=sys.stderr)
