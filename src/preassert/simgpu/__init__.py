@@ -60,6 +60,7 @@ def activate(*, limit_bytes: int | None = None, device_count: int | None = None,
     collectives.register()
     limit = limit_bytes if limit_bytes is not None else _environment_integer("PREASSERT_SIMGPU_BYTES")
     count = device_count if device_count is not None else _environment_integer("LOCAL_WORLD_SIZE") or 1
+    holder.device.drain()
     holder.device = Device(limit_bytes=limit, blocking=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1", device_count=count)
     cuda_api.switch_on()
     _check_engine()
@@ -81,6 +82,7 @@ def device(*, limit_bytes: int | None = None, device_count: int | None = None, n
     try:
         yield simulated
     finally:
+        simulated.drain()
         if before is None:
             deactivate()
         else:

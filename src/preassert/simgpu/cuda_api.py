@@ -341,6 +341,14 @@ def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     return pin(tensor)
 
 
+def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    return is_pinned(tensor)
+
+
+def _get_device(tensor: torch.Tensor) -> int:
+    return _device().index if on_device(tensor) else -1
+
+
 def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``factory`` with ``pin_memory=True`` served by the simulation: torch would ask the backend for an allocator."""
 
@@ -516,7 +524,7 @@ _ABSENT = object()
 
 def active() -> bool:
     """Is the simulation switched on?"""
-    return bool(_undo)
+    return holder.active
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
@@ -538,8 +546,9 @@ def _both_autocasts(native: Callable[..., Any]) -> Callable[..., Any]:
 
 def switch_on() -> None:
     """Put the simulation in place of ``torch.cuda``."""
-    if _undo:
+    if holder.active:
         return
+    holder.active = True
     cuda = torch.cuda
     nothing = lambda *_args, **_kwargs: None  # noqa: E731
     for name, value in {
@@ -564,8 +573,7 @@ def switch_on() -> None:
         _replace(cuda, name, value)
     for name, value in {
         "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "numpy": _numpy,
-        "pin_memory": _pin_memory, "is_pinned": lambda tensor, device=None: is_pinned(tensor), "get_device": lambda tensor:
-        _device().index if on_device(tensor) else -1,
+        "record_stream": nothing, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "get_device": _get_device,
     }.items():  # fmt: skip
         _replace(torch.Tensor, name, value)
     from torch.utils._device import _device_constructors
@@ -597,6 +605,7 @@ def switch_off() -> None:
         owner, name, value = _undo.pop()
         delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
     _streams.current = _streams.default = None
+    holder.active = False
 
 
 def set_sync_debug_mode(mode: int | str) -> None:

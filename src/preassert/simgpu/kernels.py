@@ -33,6 +33,8 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # Arguments that CUDA accepts on the host as well: their values are copied when the operator is called.
 _HOST_ARGUMENTS = {"indices", "lengths", "input_lengths", "target_lengths", "batch_sizes", "state_steps", "lr"}
 _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_INDEXING = {"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"}
+_KNOWN_SHAPE = {"_ctc_loss"}  # tagged as data-dependent for its tensor form; here the lengths are host numbers
 _MAX_REMEMBERED = 20_000
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -42,6 +44,7 @@ class _Holder:
     """The device of the moment; kernels stay registered for the life of the process."""
 
     device: Device = Device()
+    active = False  # does "cuda" mean the simulated device at the moment?
 
 
 holder = _Holder()
@@ -92,7 +95,7 @@ def describe(overload: Any) -> Operator:
         {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()},
         tuple(written),
         returned,
-        bool(_WAITING_TAGS & set(overload.tags)),
+        _waits(overload) and base not in _KNOWN_SHAPE,
         torch.Tag.nondeterministic_seeded in overload.tags,
         CHECKS.get(base),
         _cpu_kernel(overload) if base in CHECKS or schema.name in HOST_KERNELS else overload,
@@ -110,6 +113,13 @@ def _cpu_kernel(overload: Any) -> Callable[..., Any]:
 
 
 # --- launching -------------------------------------------------------------------------------------------------------
+
+
+def _waits_for(operator: Operator, args: Sequence[Any]) -> bool:
+    """Does the shape of the result depend on values? Indexing by a mask counts the mask's elements first."""
+    if operator.base in _INDEXING:
+        return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return operator.waits
 
 
 def _argument(where: int | str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -160,7 +170,7 @@ def _launch(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         device.raise_if_dead()
         args_list, kwargs = _freeze_host(operator, args, kwargs)
         with below_every_mode():
-            if operator.waits:
+            if _waits_for(operator, args_list):
                 device.synchronize(operator.name)
                 return _run_now(operator, args_list, kwargs)
             key = _signature(operator, args_list, kwargs)
@@ -386,26 +396,26 @@ def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
 def _empty(
     size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
 ) -> torch.Tensor:
-    _dense(layout)
-    check_ordinal(_ordinal(device))
+    _accept(layout, device)
     return _empty_memory(size, None, dtype, memory_format)
 
 
 def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
-    _dense(layout)
-    check_ordinal(_ordinal(device))
+    _accept(layout, device)
     return _empty_memory(size, stride, dtype)
 
 
-def _dense(layout: Any) -> None:
+def _accept(layout: Any, device: Any) -> None:
+    """Raises for memory that is not to be had here."""
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"the simulated GPU has dense tensors only, not {layout}")
-
-
-def _ordinal(device: Any) -> int | None:
-    return device.index if device is not None and device.type == "cuda" else None
+    if device is not None and device.type == "cuda":
+        if not holder.active:
+            torch.cuda._lazy_init()  # torch's own complaint, which its C++ side makes only the first time
+            raise RuntimeError("the simulated GPU is switched off")
+        check_ordinal(device.index)
 
 
 def _resize(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], dtype: Any = None) -> None:
@@ -574,7 +584,8 @@ def _kernel_for(name: str) -> Callable[..., Any] | None:
     if any(argument.name == "device" for argument in schema.arguments):
         return None  # funnels into empty.memory_format or empty_strided
     mutates = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-    if not mutates and not any("Tensor" in str(result.type) for result in schema.returns) and not _waits(overload):
+    computes = any("Tensor" in str(result.type) for result in schema.returns)
+    if not (mutates or computes or _waits(overload) or base_name(name) in CHECKS):
         return None
     return _Launcher(overload)
 
