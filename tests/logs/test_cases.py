@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from preassert.logs import explain_files
+from preassert.logs import explain_files, explain_text
 from preassert.report.diagnosis import to_text
 
 LOGS = Path(__file__).parents[1] / "cases" / "logs"
@@ -57,3 +60,47 @@ def test_log(case: dict[str, Any]) -> None:
 
 def test_there_are_cases() -> None:
     assert len(VERDICTS) > 100
+
+
+def each_line(prefix: str, suffix: str = "") -> Callable[[str], str]:
+    return lambda text: "".join(f"{prefix}{line}{suffix}\n" for line in text.split("\n"))
+
+
+def hard_wrapped(width: int) -> Callable[[str], str]:
+    return lambda text: "\n".join(line[at : at + width] for line in text.split("\n") for at in range(0, max(len(line), 1), width))
+
+
+def word_wrapped(text: str) -> str:
+    wrap = textwrap.TextWrapper(90, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap.fill(line) for line in text.split("\n"))
+
+
+MANGLES: dict[str, Callable[[str], str]] = {
+    "quoted": each_line("> "),
+    "logged": each_line("2025-03-02 09:00:01,123 - worker - ERROR - "),
+    "ranked": each_line("[rank2]:"),
+    "boxed": each_line("│ ", " │"),
+    "html": lambda text: html.escape(text, quote=False),
+    "records": lambda text: "".join(json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.split("\n")),
+    "repr": lambda text: repr(text) + "\n",
+    "wrapped_80": hard_wrapped(80),
+    "wrapped_100": hard_wrapped(100),
+    "word_wrapped": word_wrapped,
+    "no_backquotes": lambda text: text.replace("`", ""),
+    "folded": lambda text: " ".join(line.strip() for line in text.split("\n")),
+}
+
+
+@pytest.mark.parametrize("mangle", MANGLES)
+def test_mangled_logs_keep_their_verdict(mangle: str) -> None:
+    wrong = []
+    for case in VERDICTS:
+        if case["file"].endswith(".ipynb"):
+            continue
+        text = (LOGS / case["file"]).read_bytes().decode("utf-8", "surrogateescape")
+        report = explain_text(MANGLES[mangle](text))
+        if report.verdict not in case["accept"]:
+            wrong.append((case["file"], report.verdict))
+        if case["assert_lines"] is not None and report.extra["assert_lines"] != case["assert_lines"]:
+            wrong.append((case["file"], report.extra["assert_lines"]))
+    assert wrong == []

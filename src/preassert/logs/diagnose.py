@@ -27,6 +27,7 @@ UNKNOWN, CLEAN = "unknown", "clean"
 POISONED = "poisoned-context"
 
 MAX_ECHOES = 40
+MAX_TEXTS_UNWRAPPED = 20_000
 _EVIDENCE_CHARS = 2000
 
 _KILLS_CONTEXT = (UNLOCATED, "illegal-memory-access", "hardware-fault")
@@ -58,6 +59,13 @@ class Log:
     size_bytes: int = 0
     rank: int | None = None  # from the name of the file
     _foreign: list[Failure] | None = None
+
+    def look_across_lines(self) -> None:
+        """Add the failures whose words are cut by a line break (long logs are not pasted, and keep their lines)."""
+        if len(self.texts) <= MAX_TEXTS_UNWRAPPED:
+            known = {(failure.index, failure.hazard) for failure in self.failures}
+            across = [failure for failure in failures.find_wrapped(self.texts) if (failure.index, failure.hazard) not in known]
+            self.failures = sorted([*self.failures, *across], key=lambda failure: failure.index)
 
     @property
     def foreign(self) -> list[Failure]:
@@ -162,6 +170,10 @@ def diagnose(logs: Sequence[Log], shape: tuple[int, ...] | None = None) -> Repor
     if asserted:
         return _answer_assertion(logs, asserted, shape)
     chosen = _first_failure(logs)
+    if chosen is None or chosen.hazard not in _KILLS_CONTEXT:
+        for log in logs:
+            log.look_across_lines()
+        chosen = _first_failure(logs)
     if chosen is not None:
         return _answer_failure(logs, chosen)
     foreign = _first_foreign(logs, events)

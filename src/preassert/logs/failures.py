@@ -18,6 +18,8 @@ from preassert.logs.patterns import lazy
 
 Kind = Literal["device", "host", "foreign"]
 
+WRAPPED_CHARS = 50  # no terminal is narrower
+
 UNLOCATED = "device-assert-unlocated"
 
 _INTERESTING = lazy(
@@ -89,8 +91,8 @@ HINT = lazy(
 
 # Failures that are none of ours, only told to say "unknown" and not "clean"
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
-    (lazy(r"^\s*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
-    (lazy(r"(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
+    (lazy(r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
+    (lazy(r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
     (lazy(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
     (lazy(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
     (lazy(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
@@ -191,18 +193,34 @@ def find(texts: Sequence[Text]) -> list[Failure]:
     return [failure for index, text in enumerate(texts) if _INTERESTING.search(text.text) for failure in _known(text, index)]
 
 
+def find_wrapped(texts: Sequence[Text]) -> list[Failure]:
+    """The failures whose words a line break cut in two; for texts in which nothing else was found."""
+    found = []
+    for index, (text, below) in enumerate(zip(texts, texts[1:], strict=False)):
+        if len(text.shown) < WRAPPED_CHARS or text.cell != below.cell or not below.text:
+            continue
+        for joint in ("", " "):
+            joined = text.text + joint + below.text
+            for failure in _known(text._replace(text=joined), index, len(text.text)):
+                found.append(failure)
+    return found
+
+
 def find_foreign(texts: Sequence[Text]) -> list[Failure]:
     """The failures outside the catalogue: they tell a text that failed from one that did not."""
     found = []
+    # Some collectors call every line of stderr an ERROR; a level says something only beside other levels
+    graded = any(text.level is not None and text.level not in _FOREIGN_LEVELS for text in texts)
     for index, text in enumerate(texts):
-        if text.level in _FOREIGN_LEVELS or _INTERESTING.search(text.text):
-            failure = _foreign(text, index)
+        if (graded and text.level in _FOREIGN_LEVELS) or _INTERESTING.search(text.text):
+            failure = _foreign(text, index, graded)
             if failure is not None:
                 found.append(failure)
     return found
 
 
-def _known(text: Text, index: int) -> Iterator[Failure]:
+def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failure]:
+    """The failures in one text; with ``across``, only those whose words stand on both sides of that position."""
     line = text.text[:8192]
     rules = [rule for rule in _rules() if not rule.literals or any(literal in line for literal in rule.literals)]
     if not rules or _TEST_STATUS.search(line):
@@ -211,14 +229,16 @@ def _known(text: Text, index: int) -> Iterator[Failure]:
         match = _compiled(rule.pattern).search(line)
         if match is None or (rule.kind == "host" and _NOT_TORCH.search(line)):
             continue
+        if across is not None and not match.start() < across < match.end():
+            continue
         strength = _strength(line, match.start(), match.end(), rule.kind)
         if strength:
             yield Failure(index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank)
 
 
-def _foreign(text: Text, index: int) -> Failure | None:
+def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
     line = text.text[:8192]
-    if _TEST_STATUS.search(line) or (HINT.search(line) and not line.lstrip().startswith(("RuntimeError", "CUDA error", "torch."))):
+    if _TEST_STATUS.search(line) or HINT.match(line.lstrip()):
         return None
     for pattern, what in _FOREIGN:
         match = pattern.search(line)
@@ -227,7 +247,7 @@ def _foreign(text: Text, index: int) -> Failure | None:
         if what in ("cuda", "killed", "assertion") and (_CODE.match(line) or _is_quoted_in_prose(line[: match.start()])):
             continue
         return Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
-    if text.level in _FOREIGN_LEVELS:
+    if graded and text.level in _FOREIGN_LEVELS:
         return Failure(index, "foreign", None, False, line, what="level", rank=text.rank)
     return None
 
@@ -250,17 +270,13 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     head = head.rstrip()
     if prose:
         return 0 if mention else 1
-    if not _AFTER.match(after):
-        return 0 if mention else 1
     opened = not head or head.endswith((":", "]", "│", "|", ">", "-", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ","))
     named = bool(_CLASS.search(before[-200:]) or _LABEL.search(before[-200:]) or _LABEL.search(head[-200:] + ": "))
     if _PYTEST_ERROR.match(line):
         return 2
     if mention and not named:
         return 0
-    if named or (opened and not mention):
-        return 2
-    return 1
+    return 2 if named or (opened and not mention and _AFTER.match(after)) else 1
 
 
 def _is_code(line: str, before: str) -> bool:

@@ -39,6 +39,8 @@ _TAG = lazy(r"</?(?:code|pre|p|div|span|b|strong|em|i|tt|samp|kbd|blockquote|li|
 _BREAK = lazy(r"<br ?/?>", re.IGNORECASE)
 # `\n` in two characters is a line end, unless it is a Windows path (`\native\`) - what follows tells
 _ESCAPED_NEWLINE = lazy(r"\\{1,3}r?\\{0,3}n(?=[\sA-Z/.<>\[\"'`(^|~]|\\|$|\d+it/|terminate|python|\w+_kernel|lambda|unknown:)")
+_ANY_ESCAPED_NEWLINE = lazy(r"\\{1,3}r?\\{0,3}n")
+_DRIVE = lazy(r"[A-Za-z]:\\")
 _ESCAPED_OTHER = lazy(r"\\{1,3}(u001[bB]|x1[bB]|033|[\"'`t/]|\\)")
 _SEGMENT_WORTH = lazy(r"[Aa]ssert|rror|block: \[|Traceback|xception|failed")
 
@@ -73,7 +75,7 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
         (
             "[" + _DIGITS + _CAPITALS,
             ":",
-            rf"\[?(?:{_DATE}[T ,:]{{0,2}})?{_TIME}(?: ?(?:Z|UTC|[AP]M|[+-]\d\d:?\d\d))?\]?[:,]?(?:\s+-)?[ \t]*",
+            rf"\[?(?:{_DATE}[T ,:]{{0,2}})?{_TIME}(?: ?(?:Z|UTC|[AP]M|[+-]\d\d:?\d\d))?\]?[:,]?[ \t]*",
             None,
         ),
         ("[", "]", rf"\[{_DATE}\][ \t]*", None),
@@ -87,7 +89,8 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
         (_CAPITALS + _SMALL, "]: ", r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[\d{1,8}\]: ", None),
         ("[", "]", r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])(?! ?[<>=!&|+*`-])[ :]*(?:- )?", None),
         ("IWECD", ":", r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG):[\w.\-]{1,80}:", None),
-        ("-", " - ", r"- [\w.]{1,60} - (?:(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) - ?)?", None),
+        ("-", "", rf"- (?:[\w.\-]{{1,60}} - )?\[?({_LEVEL})\]?(?=[\s:\-]|$)[ :\-]*", "level"),
+        ("-", " - ", r"- [\w.]{1,60} - ", None),
     )
 )
 _PREFIX_CHARS = frozenset("[(<-" + _DIGITS + _CAPITALS + _SMALL)
@@ -145,7 +148,8 @@ def _unescape(text: str) -> list[str]:
     """Split at written-out line ends and undo the escapes of JSON and of ``repr``, where there are any."""
     if "\\" not in text:
         return [text]
-    parts = _ESCAPED_NEWLINE.split(text)
+    several = text.count("\\n") > 1 and not _DRIVE.search(text)
+    parts = (_ANY_ESCAPED_NEWLINE if several else _ESCAPED_NEWLINE).split(text)
     if len(parts) == 1 and '\\"' not in text and "\\u001" not in text and "\\x1" not in text and "\\033" not in text:
         return [_unescape_markdown(text)]
     parts = [_ANSI.sub("", _ESCAPED_OTHER.sub(_unescaped, part)) for part in parts]
