@@ -198,10 +198,37 @@ class Index(Domain):
         return tuple(bounds[2])
 
 
+class SliceIndex(Index):
+    """Numbers of the slices of ``self`` along ``dim``. Slices without elements are never touched, whatever their number."""
+
+    def __init__(self, argument: str = "index", *, wraps: bool = False, hazard: str | None = None) -> None:
+        super().__init__(argument, size=lambda self, dim: extent(self, dim), wraps=wraps, hazard=hazard)
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        _index, tensor, dim = values
+        if tensor.numel() or 0 not in (*tensor.shape[:dim], *(tensor.shape[dim + 1 :] if dim != -1 else ())):
+            yield from super().cases(*values)
+
+
+class TakeAlongIndex(Index):
+    """The index of ``take_along_dim``: from the end too along a dimension, but not into the flattened tensor."""
+
+    def __init__(self, argument: str = "indices", *, hazard: str | None = None) -> None:
+        super().__init__(argument, size=lambda self, dim: extent(self, dim), wraps=True, hazard=hazard)
+
+    def cases(self, *values: Any) -> Iterator[Case]:
+        index, tensor, dim = values
+        if dim is None:
+            yield None, index, (0, int(tensor.numel()) - 1, ())
+        else:
+            yield from super().cases(*values)
+
+
 class AdvancedIndices(Index):
     """The ``Tensor?[] indices`` of ``self[...]``: each integer tensor within ``-size(d)..size(d)-1`` of its dimension.
 
-    A bool or uint8 mask takes as many dimensions as it has and is checked by shape on the host.
+    A bool or uint8 mask takes as many dimensions as it has and is checked by shape on the host. Where nothing is selected,
+    no index is looked at.
     """
 
     def __init__(self, argument: str = "indices", *, of: str = "self", hazard: str | None = None) -> None:
@@ -211,16 +238,26 @@ class AdvancedIndices(Index):
     def cases(self, *values: Any) -> Iterator[Case]:
         indices, tensor = values
         dim = 0
+        found: list[Case] = []
+        nothing = False  # no place is selected
+        hollow = tensor.numel() == 0 and 0 in tensor.shape[len(indices) :]  # what is selected has no elements
         for place, index in enumerate(indices):
             if index is None:
+                hollow = hollow or (dim < tensor.dim() and tensor.size(dim) == 0)
                 dim += 1
             elif is_integral(index):
                 if dim < tensor.dim():
                     size = int(tensor.size(dim))
-                    yield place, index, (-size, size - 1, ())
+                    found.append((place, index, (-size, size - 1, ())))
+                    nothing = nothing or index.numel() == 0
                 dim += 1
             else:
                 dim += max(int(index.dim()), 1)
+                # A mask without a true element selects nothing. Known without waiting only on the host.
+                nothing = nothing or index.numel() == 0 or (len(indices) > 1 and index.is_cpu and not index.any())
+        # An index into a dimension of size 0 is refused even where what it selects has no elements.
+        if not nothing and not (hollow and all(limits[1] >= 0 for _place, _index, limits in found)):
+            yield from found
 
 
 class Interval(Domain):
@@ -349,7 +386,7 @@ class Offsets(Domain):
         wrong = outside(tensor, 0, length)
         if self.starts_at_zero:
             wrong.select(-1, 0).logical_or_(tensor.select(-1, 0) != 0)
-        if self.ends_at_length:
+        if self.ends_at_length and length < UNBOUNDED:
             last = tensor.select(-1, -1)
             wrong.select(-1, -1).logical_or_(outside(last, length, length))
         rest = tensor.size(-1) - 1
@@ -370,7 +407,7 @@ class Offsets(Domain):
         safe = clamped(tensor, 0, length).cummax(-1).values
         if self.starts_at_zero:
             safe.select(-1, 0).zero_()
-        if self.ends_at_length:
+        if self.ends_at_length and length < UNBOUNDED:
             safe.select(-1, -1).fill_(length)
         return safe
 
@@ -391,8 +428,10 @@ class Offsets(Domain):
 class JaggedOffsets(Offsets):
     """The ``Tensor[] offsets`` of a jagged tensor, outermost first: each level cuts the one below it, the last the values."""
 
-    def __init__(self, argument: str = "offsets", *, length: Callable[..., int], hazard: str | None = None) -> None:
-        super().__init__(argument, length=length, starts_at_zero=False, hazard=hazard)
+    def __init__(
+        self, argument: str = "offsets", *, length: Callable[..., int], ends_at_length: bool = False, hazard: str | None = None
+    ) -> None:
+        super().__init__(argument, length=length, starts_at_zero=False, ends_at_length=ends_at_length, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         levels = values[0]
@@ -724,7 +763,7 @@ class Truth(Domain):
         return tensor == 0
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        return tensor.new_ones(tensor.shape)
+        return tensor.masked_fill(tensor == 0, 1)
 
     def valid(self, bounds: Bounds) -> str:
         return "non-zero"

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from preassert.contracts.domains import UNBOUNDED, AdvancedIndices, Index, Interval, Lengths, Total, extent
+from preassert.contracts.domains import (
+    UNBOUNDED,
+    AdvancedIndices,
+    Index,
+    Interval,
+    Lengths,
+    SliceIndex,
+    TakeAlongIndex,
+    Total,
+    extent,
+)
 from preassert.contracts.rows import Row, variants
 
 INDEX = "index-out-of-range"
 GATHER = "gather-index-out-of-range"
 
 _ALONG = Index("index", size=lambda self, dim: extent(self, dim))
-_ALONG_WRAPS = Index("index", size=lambda self, dim: extent(self, dim), wraps=True)
+_SLICE = SliceIndex()
 _FLAT = Index("index", size=lambda self: int(self.numel()), wraps=True)
 
 
 def _one_hot_classes(num_classes: int) -> int:
     # -1 asks for the largest value plus one: only negatives can be wrong then
     return num_classes if num_classes != -1 else UNBOUNDED + 1
-
-
-def _taken(self: Any, dim: int | None) -> int:
-    return int(self.numel()) if dim is None else extent(self, dim)
 
 
 def _ones(mask: Any, self: Any) -> Any:
@@ -33,9 +39,9 @@ def _ones(mask: Any, self: Any) -> Any:
 
 
 def _first_ones(mask: Any, limit: int, self: Any) -> Any:
-    """A mask of at most ``limit`` ones: the first ones where it has the shape of ``self``, else none at all."""
+    """A mask of at most ``limit`` ones: the first ones where it has the shape of ``self``, else all or none."""
     if mask.shape != self.shape:
-        return mask.new_zeros(mask.shape)
+        return mask & (_ones(mask, self) <= limit)
     return mask & (mask.reshape(-1).cumsum(0).reshape(mask.shape) <= limit)
 
 
@@ -46,9 +52,11 @@ ROWS: tuple[Row, ...] = (
     Row("aten::_unsafe_index.Tensor", INDEX, (AdvancedIndices(),), "tensor[index]", covers=True),
     Row("aten::_index_put_impl_", INDEX, (AdvancedIndices(),), "tensor[index] = values"),
     *variants("index_select index_select.out", INDEX, _ALONG, call="torch.index_select"),
-    *variants("index_add index_add_ index_add.out", INDEX, _ALONG, call="Tensor.index_add_", covers=True),
-    *variants("index_copy index_copy_ index_copy.out", INDEX, _ALONG, call="Tensor.index_copy_", covers=True),
-    *variants("index_fill_.int_Scalar index_fill_.int_Tensor", INDEX, _ALONG_WRAPS, call="Tensor.index_fill_", covers=True),
+    *variants("index_add index_add_ index_add.out", INDEX, _SLICE, call="Tensor.index_add_", covers=True),
+    *variants("index_copy index_copy_ index_copy.out", INDEX, _SLICE, call="Tensor.index_copy_", covers=True),
+    *variants(
+        "index_fill_.int_Scalar index_fill_.int_Tensor", INDEX, SliceIndex(wraps=True), call="Tensor.index_fill_", covers=True
+    ),
     *variants("index_reduce index_reduce_ index_reduce.out", INDEX, _ALONG, call="Tensor.index_reduce_", covers=True),
     *variants("take take.out", INDEX, _FLAT, call="torch.take"),
     *variants("put_", INDEX, _FLAT, call="Tensor.put_"),
@@ -68,7 +76,7 @@ ROWS: tuple[Row, ...] = (
     *variants(
         "take_along_dim take_along_dim.out",
         GATHER,
-        Index("indices", size=_taken, wraps=True),
+        TakeAlongIndex(),
         call="torch.take_along_dim",
         level="composite",
         covers=True,

@@ -87,7 +87,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "aten::_padded_dense_to_jagged_forward",
         INDEX,
-        (JaggedOffsets(length=lambda total_L: UNBOUNDED if total_L is None else int(total_L)),),
+        (JaggedOffsets(length=lambda total_L: UNBOUNDED if total_L is None else int(total_L), ends_at_length=True),),
         "packing of a padded tensor",
         cpu_silent="offsets that fall are not seen",
         optional=True,

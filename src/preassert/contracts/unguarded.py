@@ -37,7 +37,7 @@ UNGUARDED: Mapping[str, str] = MappingProxyType(
         "aten::ctc_loss": _BELOW,
         "aten::adaptive_max_pool1d": _BELOW,
         "aten::value_selecting_reduction_backward": _BELOW,
-        "aten::sparse_csr_tensor": "with check_invariants, _validate_compressed_sparse_indices below it is guarded; without, it is unchecked",
+        "aten::sparse_csr_tensor": "its check, _validate_compressed_sparse_indices, is guarded; without it, nothing is looked at",
         "aten::_sparse_mm": "reads the indices that _sparse_coo_tensor_unsafe was built with, and those are guarded",
         "torch.nested.nested_tensor_from_jagged": "a view; the kernels that read through the offsets are guarded",
         # no demand on values
@@ -76,10 +76,10 @@ UNGUARDED: Mapping[str, str] = MappingProxyType(
         "aten::linalg_svd": "reports through an info tensor, raised on the host as LinAlgError",
         "c10d collectives": "TORCH_NCCL_NAN_CHECK is a check that the user switches on; any value may be sent",
         # silent, and left to be
-        "aten::floor_divide": "an integer divided by 0 is an arithmetic fault: garbage on CUDA, but no assertion and no stray access",
+        "aten::floor_divide": "an integer divided by 0 gives garbage on CUDA, but no assertion and no stray access",
         "aten::remainder": "as floor_divide",
         "aten::fmod": "as floor_divide",
-        "multinomial num_samples": "asking for more samples than there are non-zero weights returns weightless categories on every device",
+        "multinomial num_samples": "more samples than non-zero weights: categories without weight are returned on every device",
         "grouped_mm alignment": "whether a group's size must be a multiple of 16 bytes depends on the kernel that CUDA picks",
     }
 )

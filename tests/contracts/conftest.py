@@ -1,0 +1,6 @@
+"""Helpers of this folder can be imported by name (``import contract_calls``)."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
