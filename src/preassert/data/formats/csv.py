@@ -14,7 +14,7 @@ from preassert.data.source import Source
 from preassert.lazy import need
 
 DELIMITERS = (",", ";", "\t", "|")
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20  # with 8 MiB the peak was 230 MiB for 100 MB of CSV and 430 MiB for 800 MB; with 1 MiB, 160 for both
 _BATCH_ROWS = 1 << 16
 _FIELD_LIMIT = 1 << 28  # characters; the standard library's own limit is 128 KiB, short for a document in a cell
 
@@ -57,7 +57,8 @@ class CsvReader(Reader):
         fields = {column: f"f{position}" for column, position in positions.items()}
         wanted = list(dict.fromkeys(fields.values()))
         skip = 1 if self.source.header else 0
-        with self.source.open() as stream:
+        plain = self.source.filesystem is None and self.source.compression is None
+        with pa.OSFile(self.source.path) if plain else self.source.open() as stream:
             opened = arrow_csv.open_csv(
                 stream,
                 read_options=arrow_csv.ReadOptions(
