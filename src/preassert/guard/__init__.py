@@ -179,6 +179,11 @@ def interception() -> str:
     return "kernels" if isinstance(_installation, Installation) else "mode"
 
 
+def intercepted() -> list[tuple[str, str]]:
+    """(operator, dispatch key) of everything that is intercepted now."""
+    return _installation.operators() if _installation is not None else []
+
+
 def flush() -> None:
     """A boundary by hand: settle what the deferred mode has recorded. Waits for the last check on each device.
 
@@ -199,6 +204,9 @@ def _close(options: Options, error: BaseException | None) -> None:
         if isinstance(error, Exception) and not isinstance(error, Violation):
             raise violation from error
         announce(f"recorded before this {type(error).__name__}:\npreassert.Violation: {violation}")
+    lost = STATE.last
+    if type(error) is RuntimeError and lost is not None and str(lost) in str(error) and "TorchScript" in str(error):
+        raise lost from error  # the interpreter of scripted code turns every exception into this one
     if options.policy != "raise":
         summary = LEDGER.summary()
         if summary:

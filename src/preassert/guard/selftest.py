@@ -209,7 +209,7 @@ def _outcome(plant: Plant, mode: Mode, value: Any, call: Callable[[], Any]) -> O
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
         return Outcome(plant, mode, value, f"{type(error).__name__}: {first_line}")
-    return Outcome(plant, mode, value, None if value is None else "nothing was reported")
+    return Outcome(plant, mode, value, None if value is None else _SILENT)
 
 
 def compiled_unavailable() -> str | None:
@@ -219,3 +219,64 @@ def compiled_unavailable() -> str | None:
     if not any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")):
         return "no C++ compiler, which torch.compile needs on the CPU"
     return None
+
+
+# --- a model of the user's -----------------------------------------------------------------------------------------------
+
+FAR = 2**40  # outside every table
+
+
+def check_model(model: Callable[..., Any], inputs: Any) -> list[Outcome]:
+    """Plant bad values in each integer tensor of ``inputs`` and require a violation; the inputs as given must pass.
+
+    ``inputs`` is a tensor, a tuple of arguments or a dict of keyword arguments. An integer input that never indexes anything
+    (an attention mask) is told from one that the guard misses by running it unguarded: torch's CPU kernels raise there.
+    """
+    args, kwargs = (
+        ((), dict(inputs)) if isinstance(inputs, dict) else ((inputs,), {}) if isinstance(inputs, Tensor) else (inputs, {})
+    )
+    named = {**{f"argument {number}": value for number, value in enumerate(args)}, **kwargs}
+    outcomes = []
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.numel() == 0:
+            continue
+        plant = Plant("model", name, "any", None, (-1, FAR), lambda value: value)
+        if not outcomes:
+            outcomes.append(_model_outcome(plant, None, model, args, kwargs))
+        for value in (-1, FAR):
+            if not -(2 ** (tensor.element_size() * 8 - 1)) <= value < 2 ** (tensor.element_size() * 8 - 1):
+                continue
+            spoilt = tensor.clone()
+            spoilt.view(-1)[-1] = value
+            new_args = tuple(spoilt if argument is tensor else argument for argument in args)
+            new_kwargs = {key: spoilt if argument is tensor else argument for key, argument in kwargs.items()}
+            outcome = _model_outcome(plant, value, model, new_args, new_kwargs)
+            if outcome.problem == _SILENT and _runs_unguarded(model, new_args, new_kwargs):
+                continue  # this value is fine for the model: nothing to catch
+            outcomes.append(outcome)
+    return outcomes
+
+
+_SILENT = "nothing was reported"
+
+
+def _model_outcome(plant: Plant, value: Any, model: Callable[..., Any], args: Any, kwargs: Any) -> Outcome:
+    try:
+        with silence(), torch.no_grad(), guard(mode="immediate"):
+            model(*args, **kwargs)
+    except Violation as violation:
+        problem = f"a violation was reported where nothing was planted: {violation}" if value is None else None
+        return Outcome(plant, "immediate", value, problem)
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        return Outcome(plant, "immediate", value, f"{type(error).__name__}: {first_line}")
+    return Outcome(plant, "immediate", value, None if value is None else _SILENT)
+
+
+def _runs_unguarded(model: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception:
+        return False
+    return True
