@@ -21,6 +21,8 @@ _HOMES = {
     "install": "preassert.guard",
     "uninstall": "preassert.guard",
     "flush": "preassert.guard",
+    "explain": "preassert.integrations.explain",
+    "install_excepthook": "preassert.integrations.excepthook",
     "validate_classification_targets": "preassert.contracts.plain",
     "safe_compute_loss_inputs": "preassert.contracts.plain",
     "LabelMap": "preassert.labels",
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from preassert.contracts.plain import safe_compute_loss_inputs, validate_classification_targets
     from preassert.errors import InputError, MissingExtra, PreassertError, UsageError, Violation
     from preassert.guard import flush, guard, install, uninstall
+    from preassert.integrations.excepthook import install_excepthook
+    from preassert.integrations.explain import explain
     from preassert.labels import LabelMap, clamp_targets, mask_targets
 
 

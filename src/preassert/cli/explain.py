@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _shape(text: str) -> tuple[int, ...]:
     try:
-        shape = tuple(int(part) for part in text.replace("x", ",").strip("[]() ").split(",") if part.strip())
+        shape = tuple(int(part) for part in text.replace("x", ",").strip("[]() ").removesuffix(",").split(","))
     except ValueError:
         shape = ()
     if not shape or any(size < 1 for size in shape):

@@ -25,7 +25,7 @@ UNLOCATED = "device-assert-unlocated"
 _INTERESTING = lazy(
     r"rror|ssert|xception|STATUS_|Status|Xid|atchdog|emory|fault|FAIL|failed|Killed|SIGKILL|SIGSEGV|dumped|terminate|panic|fallen off"
     r"|out of bounds|out of range|not compatible|too old|Out of bounds|NCCL|nccl|ECC|gloo|status=1|exit code|exitcode|exited with"
-    r"|is out |nvalid |CRITICAL|FATAL|Traceback|nsupported"
+    r"|is out |nvalid |Violation|For debugging|CRITICAL|FATAL|Traceback|nsupported"
 )
 
 # Words of the catalogue's device hazards: the GPU (or its runtime) reports them; all others are raised on the host
@@ -60,7 +60,7 @@ _NOT_TORCH = lazy(
 _CLASS = lazy(r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?")
 _LABEL = lazy(
     r"(?:[Ee]rror|ERROR|[Ff]ail(?:ed|ure)?|FAIL(?:ED|URE)?|[Cc]aught|[Ee]xception|EXCEPTION|what\(\)|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]rrors|[Cc]rash(?:ed)?"
-    r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+)"
+    r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+|(?:GPU)?[Aa]ssert(?:ion)?|[Ww]arning)"
     r"(?: (?:in|at|on|for|during|while|with) [^:]{1,80})?['\"]?\s{0,4}[:=>\-]{1,3}\s{0,4}[\[(]?['\"(]{0,2}$"
 )
 _DEVICE_LABEL = lazy(
@@ -92,7 +92,7 @@ HINT = lazy(
 # Failures that are none of ours, only told to say "unknown" and not "clean"
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     (lazy(r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
-    (lazy(r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
+    (lazy(r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |failed assertion [`'‘\"]|[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
     (lazy(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
     (lazy(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
     (lazy(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
@@ -219,9 +219,25 @@ def find_foreign(texts: Sequence[Text]) -> list[Failure]:
     return found
 
 
+_VIOLATION = lazy(r"\bpreassert\.Violation: ([a-z][a-z0-9-]+)\s*$")
+
+
+def _violation(text: Text, index: int) -> Failure | None:
+    """preassert's own exception names its hazard; the value was stopped before a kernel could fail."""
+    match = _VIOLATION.search(text.text)
+    if match is None or match.group(1) not in hazards.raw():
+        return None
+    return Failure(index, "host", match.group(1), True, text.text, _VIOLATION.pattern, rank=text.rank)
+
+
 def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failure]:
     """The failures in one text; with ``across``, only those whose words stand on both sides of that position."""
     line = text.text[:8192]
+    if "preassert.Violation" in line and across is None:
+        violation = _violation(text, index)
+        if violation is not None:
+            yield violation
+            return
     rules = [rule for rule in _rules() if not rule.literals or any(literal in line for literal in rule.literals)]
     if not rules or _TEST_STATUS.search(line):
         return
@@ -238,8 +254,11 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
 
 def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
     line = text.text[:8192]
-    if _TEST_STATUS.search(line) or HINT.match(line.lstrip()):
+    if _TEST_STATUS.search(line):
         return None
+    if HINT.match(line.lstrip()):
+        # torch prints these lines below an error only; the error itself may be cut off
+        return Failure(index, "foreign", None, False, line, what="cuda", rank=text.rank)
     for pattern, what in _FOREIGN:
         match = pattern.search(line)
         if match is None or _MENTION.match(line) or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1])):
