@@ -456,6 +456,13 @@ class TestMasks:
         assert report.scanned["columns"]["pixel"]["histogram"] is None
         assert one(report).where.file.endswith("b.png")
 
+    def test_photos_beside_masks_are_passed_over(self, tmp_path: Path) -> None:
+        mask(tmp_path / "a.png", np.zeros((2, 2), np.uint8))
+        Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg")
+        report = check(tmp_path, classes=3)
+        assert errors(report) == []
+        assert "1 JPEG" in messages(report, "info")
+
     def test_number_of_classes_is_needed(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="--classes"):
             check(mask(tmp_path / "a.png", np.zeros((2, 2), np.uint8)))

@@ -156,11 +156,32 @@ class TestCsv(Conformance):
 
     def test_transcripts(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
-        path.write_bytes(_csv(["abc", "abz", "ca b"]))
-        rule = Rule("label", alphabet=frozenset("abc "), hazard="ctc-target-invalid")
-        finding = self.one(check_paths([str(path)], [rule]))
-        assert finding.values == ("abz",)
-        assert "'z'" in finding.message
+        path.write_bytes(_csv(["abc", "abz", "ca b", "zé"]))
+        for rule in (
+            Rule("label", alphabet=frozenset("abc "), hazard="ctc-target-invalid"),
+            Rule("label", names=("a", "b", "c", " ")),
+        ):
+            finding = self.one(check_paths([str(path)], [rule]))
+            assert finding.hazard == "ctc-target-invalid"
+            assert finding.values == ("z", "é")
+            assert finding.count == 3
+            assert finding.where.rows == (2, 4)
+
+    def test_letters_as_classes_are_no_alphabet(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(_csv(["a", "b", "space"]))
+        finding = self.one(self.check(path, names=("a", "b"), lowest=None, highest=None))
+        assert finding.hazard == "target-out-of-range"
+        assert finding.values == ("space",)
+
+    def test_truncated_within_a_row(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(b"text,label\na,1\nb,12\nc")
+        broken, bad = self.errors(self.check(path))
+        assert broken.hazard is None
+        assert broken.where.line == 4
+        assert bad.where.rows == (2,)
+        assert bad.count == 1
 
     def test_probabilities(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"

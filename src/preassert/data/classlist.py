@@ -28,7 +28,9 @@ def read_class_list(path: str) -> tuple[str, ...]:
         elif suffix in (".yaml", ".yml"):
             names = _names(need("yaml", extra="data", purpose="read YAML files").safe_load(text))
         else:
-            names = [line.strip() for line in text.splitlines() if line.strip()]
+            names = [line.strip() or line for line in text.splitlines() if line]
+            if any(len(name) > 1 for name in names):  # a blank is a letter of an alphabet, but no name of a class
+                names = [name for name in names if name.strip()]
     if not names:
         raise InputError(path, "holds no class names")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1] if len(set(names)) < len(names) else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from preassert.data.rules import Rule
@@ -109,14 +110,30 @@ class Tally:
             else:
                 self._feed_numbers(numbers, None, first_row, _rows_from(parents))
                 return
-        self.elements += len(values)
         rows = range(len(values)) if parents is None else parents
         self._decide_names(values, text)
+        if self.rule.alphabet is not None:
+            self._feed_transcripts(values, [row + first_row for row in rows])
+            return
+        self.elements += len(values)
         for value, row in zip(values, rows, strict=True):
             legal, plain = self._judge(value, text)
             self._count_value(plain, 1)
             if not legal:
                 self._offend([plain], [1], [row + first_row])
+
+    def _feed_transcripts(self, values: Sequence[Any], rows: Sequence[int]) -> None:
+        """Texts are checked character by character; elements and offenders are characters."""
+        alphabet = self.rule.alphabet or frozenset()
+        self.nested = True
+        for value, row in zip(values, rows, strict=True):
+            if not isinstance(value, str):
+                self.elements += 1
+                self._offend([None if value is None else str(value)], [1], [row])
+                continue
+            self.elements += len(value)
+            for character in sorted(set(value) - alphabet):
+                self._offend([character], [value.count(character)], [row])
 
     def _feed_nested_list(self, values: list[Any], first_row: int, text: bool, parents: Any) -> None:
         rows = range(len(values)) if parents is None else parents
@@ -188,9 +205,13 @@ class Tally:
             parsed = [_parse_list(_decoded(value)) for value in values.to_pylist()]
             self._feed_list(parsed, first_row, text, [int(row) for row in rows_of(at)])
             return
+        self._decide_names(distinct, text)
+        if self.rule.alphabet is not None:
+            rows = [int(row) + first_row for row in rows_of(np.arange(len(values)))]
+            self._feed_transcripts([_decoded(value) for value in values.to_pylist()], rows)
+            return
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         self.elements += len(codes)
-        self._decide_names(distinct, text)
         judged = [self._judge(value, text) for value in distinct]
         counts = np.bincount(codes, minlength=len(distinct))
         for (_, plain), count in zip(judged, counts, strict=True):
@@ -292,8 +313,12 @@ class Tally:
     # -- judging single values -----------------------------------------------------------------------------------
 
     def _decide_names(self, values: Iterable[Any], text: bool) -> None:
-        """In a text file with a class list, decide once whether the column holds names or positions in the list."""
+        """Decide once what a class list means here: names, positions in the list (text files), or the letters of an alphabet."""
         if self.rule.names is None or self._names_are_ids is not None:
+            return
+        if self._are_transcripts([value for value in values if value]):
+            alphabet = self._names | ({" "} if "|" in self._names else frozenset())  # "|" is the blank of wav2vec 2.0
+            self.rule = replace(self.rule, names=None, alphabet=alphabet, hazard="ctc-target-invalid")
             return
         if not text:
             self._names_are_ids = False
@@ -303,6 +328,15 @@ class Tally:
             self._names_are_ids = not any(value in self._names for value in present) and all(
                 _is_whole(_number(value)) for value in present
             )
+
+    def _are_transcripts(self, values: list[Any]) -> bool:
+        """Whether the class list is an alphabet and the column is written in it: no value is a name, nearly all letters are."""
+        if len(self._names) < 2 or any(len(known) != 1 for known in self._names) or not values:
+            return False
+        if not all(isinstance(value, str) and len(value) > 1 for value in values):
+            return False
+        text = "".join(values[:1000])
+        return sum(character in self._names or character == " " for character in text) > 0.8 * len(text)
 
     def _judge(self, value: Any, text: bool) -> tuple[bool, Plain]:
         """(legal?, the value as the report names it)."""
@@ -323,8 +357,6 @@ class Tally:
             return self._judge_number(int(value))
         if not isinstance(value, str):
             return not self.rule.bounded, str(value)
-        if self.rule.alphabet is not None:
-            return set(value) <= self.rule.alphabet, value
         if self.rule.names is not None and not self._names_are_ids:
             if value in self._names:
                 return True, value
@@ -340,8 +372,6 @@ class Tally:
         plain = _plain(value)
         if not self.rule.bounded:
             return True, plain
-        if self.rule.alphabet is not None:
-            return False, plain
         if isinstance(plain, float):
             if not self.rule.real:
                 return False, plain

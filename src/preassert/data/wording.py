@@ -165,8 +165,7 @@ def likely_cause(tally: Tally) -> str | None:
 
 def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:
     if rule.alphabet is not None:
-        unknown = sorted({character for text in texts for character in text} - rule.alphabet)
-        return f"characters that the alphabet lacks: {' '.join(map(repr, unknown[:12]))}"
+        return "the text was not normalised (case, accents, punctuation) as the alphabet wants it"
     if rule.names is None:
         return "the column holds names; ids or a class list (--classes FILE) are wanted" if only_names else None
     folded = {known.strip().casefold(): known for known in rule.names}

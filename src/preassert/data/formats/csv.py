@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -74,30 +75,48 @@ class CsvReader(Reader):
                     yield {column: taken.column(wanted.index(name)) for column, name in fields.items()}
 
     def _plain_chunks(self, positions: dict[str, int], done: int) -> Iterator[Chunk]:
-        """The rows after the first ``done``, by the standard library's reader; a missing field is a missing value."""
+        """The rows after the first ``done``, by the standard library's reader; a missing field is a missing value.
+
+        A short last row without a line end is no row: the file breaks off within it.
+        """
         width = len(self._first_record)
         ragged = 0
         batch: dict[str, list[Any]] = {column: [] for column in positions}
         row = -1 if self.source.header else 0
         first = done + 1
+        unfinished = self._unfinished_line(width)
         for line, record in self._records():
             row += 1
             if row <= done:
                 continue
+            if line == unfinished:
+                self.broken_lines.append((line, f"the file ends within a row, after {len(record)} of {width} fields"))
+                break
             if len(record) != width:
                 ragged += 1
                 if ragged == 1:
                     self.notes.append(f"line {line}: {len(record)} fields where the first line has {width}")
             for column, position in positions.items():
                 batch[column].append(_utf8(record[position], line) if position < len(record) else None)
-            if row - first + 1 == _BATCH_ROWS:
+            if len(next(iter(batch.values()))) == _BATCH_ROWS:
                 yield Chunk(first, batch)
                 batch = {column: [] for column in positions}
                 first = row + 1
         if ragged > 1:
             self.notes.append(f"{ragged - 1} more lines have another number of fields")
-        if row >= first:
+        if next(iter(batch.values())):
             yield Chunk(first, batch)
+
+    def _unfinished_line(self, width: int) -> int | None:
+        """The line of the last record, if it has too few fields and no line end."""
+        last = b""
+        with self.source.open() as stream:
+            while block := stream.read(_BLOCK_BYTES):
+                last = block[-1:]
+        if last in (b"", b"\n", b"\r"):
+            return None
+        line, record = deque(self._records(), maxlen=1).pop()
+        return line if len(record) < width else None
 
     def lines(self, rows: Sequence[int]) -> tuple[int, ...]:
         wanted = set(rows)

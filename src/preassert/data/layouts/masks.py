@@ -53,7 +53,13 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     files = list(pictures_below(path)) if os.path.isdir(path) else [path]
     if not files:
         raise UsageError(f"{path}: no pictures in it")
+    photos = [file for file in files if file.lower().endswith((".jpg", ".jpeg"))]
     report = Report(scanned={"files": len(files), "pixels": 0})
+    if 0 < len(photos) < len(files):
+        # JPEG does not keep ids: beside PNG or TIFF these are the pictures that the masks belong to.
+        files = [file for file in files if file not in set(photos)]
+        report.scanned["files"] = len(files)
+        report.findings.append(note(path, f"{len(photos):,} JPEG pictures lie beside the masks; not checked"))
     counted = _few_pixels(files) if options.histogram is None else options.histogram
     histogram: dict[int | str, int] | None = {} if counted else None
     with warnings.catch_warnings():
