@@ -164,7 +164,7 @@ def test_parquet_layout_is_kept(tmp_path: Path) -> None:
             assert set(new.encodings) == set(old.encodings)
     statistics = after.row_group(0).column(0).statistics
     assert (statistics.min, statistics.max) == (0, 2)
-    assert b"ARROW:schema" not in after.metadata.metadata
+    assert b"ARROW:schema" not in after.metadata
     assert remap(out, "--inverse", "-o", tmp_path / "b.parquet") == 0
     assert pq.ParquetFile(tmp_path / "b.parquet").metadata.metadata is None
     assert pq.read_table(tmp_path / "b.parquet").equals(table)

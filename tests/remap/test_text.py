@@ -142,11 +142,12 @@ def test_any_csv_that_python_writes_is_read_back_the_same(
         patch.setattr(csv_format, "wide_encoding", lambda path, encoding: (None, b""))
         patch.setattr(csv_format, "blocks", lambda path, wide, advance: iter(lambda: source.read(block), b""))
         options = csv_format.Options(column="xyz"[position], delimiter=",")
-        parts = [part for _, part in csv_format.parts(Path("x.csv"), options)]
+        found_parts = list(csv_format.parts(Path("x.csv"), options))
+    layout, parts = found_parts[0][0], [part for _, part in found_parts]
     assert b"".join(part.data for part in parts) == data
     found = [csv_format.unquote(raw).decode() for part in parts for raw in part.raws]
     assert found == [row[position] for row in rows]
-    again = b"".join(csv_format._splice(part, {raw: raw for raw in part.raws}) for part in parts)  # type: ignore[misc]
+    again = b"".join(csv_format._splice(part, {raw: raw for raw in part.raws}, layout) for part in parts)  # type: ignore[misc]
     assert again == data
 
 
@@ -161,6 +162,18 @@ JSONL = {
     "bools": (b'{"label":true}\n{"label":false}\n', b'{"label":1}\n{"label":0}\n'),
     "lists": (b'{"label":["b", "a" ,[]]}\n{"label":[]}\n', b'{"label":[1, 0 ,[]]}\n{"label":[]}\n'),
     "ignored": (b'{"label":[-100,4]}\n', b'{"label":[-100,0]}\n'),
+    "key inside": (
+        b'{"a":{"label":"x"},"label":"cat"}\n{"a":[{"label":3}],"label":"cat"}\n',
+        b'{"a":{"label":"x"},"label":0}\n{"a":[{"label":3}],"label":0}\n',
+    ),
+    "key after": (b'{"label":"cat","a":{"label":"x"}}\n', b'{"label":0,"a":{"label":"x"}}\n'),
+    "key in text": (
+        b'{"a":"\\"label\\":1,","label":"cat"}\n{"label":"cat","a":"{\\"label\\": 5}"}\n',
+        b'{"a":"\\"label\\":1,","label":0}\n{"label":0,"a":"{\\"label\\": 5}"}\n',
+    ),
+    "escaped key": (b'{"l\\u0061bel":"cat","b":{"label":1}}\n', b'{"l\\u0061bel":0,"b":{"label":1}}\n'),
+    "key as value": (b'{"a":"label","label":"cat"}\n', b'{"a":"label","label":0}\n'),
+    "twice": (b'{"label":"dog","label":"cat"}\n', b'{"label":"dog","label":0}\n'),
     "not UTF-8 elsewhere": (b'{"a":"\xff\xfe","label":"cat"}\n', b'{"a":"\xff\xfe","label":0}\n'),
     "form feed, NEL": ('{"a":"\u0085\u2028","label":"cat"}\n'.encode(), '{"a":"\u0085\u2028","label":0}\n'.encode()),
 }
@@ -194,6 +207,10 @@ def test_any_json_line_is_split_where_it_should(others: dict[str, Any], label: s
     text = json.dumps(record, ensure_ascii=ascii_only).replace("\n", " ")
     spans = list(jsonl_format._spans(text, 0, "label", ["label"]))
     assert [value for _, _, value in spans] == [label]
+    short = jsonl_format._Shortcut("label").span(text, 0)
+    assert short in (None, spans[0])
+    if not others and not ascii_only:
+        assert short is not None or "\\" in text
     (start, end, _), *_ = spans
     assert json.loads(text[:start] + "0" + text[end:]) == {**record, "label": 0}
 

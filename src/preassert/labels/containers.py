@@ -199,7 +199,8 @@ def _from_numpy(array: Any) -> Flat:
         return Flat(shape, wrap, objects=[None if gone else value for value, gone in zip(flat.tolist(), masked, strict=True)])
     if array.dtype.kind == "U":
         # Measured: pyarrow reads fixed-width text slower than a list made of it.
-        return Flat(shape, wrap, objects=flat.tolist())
+        texts = flat.tolist()
+        return _text(texts, shape, wrap) or Flat(shape, wrap, objects=texts)
     if array.dtype.kind in "biuf":
         return _from_numbers(flat, masked, shape, wrap)
     if array.dtype.kind == "c":
@@ -208,7 +209,8 @@ def _from_numpy(array: Any) -> Flat:
         )  # words that scikit-learn looks for
     if array.dtype.kind in "SVMm":
         raise TypeError(f"an array of dtype {array.dtype} does not hold labels; decode or convert it first")
-    return Flat(shape, wrap, objects=flat.tolist())
+    objects = flat.tolist()
+    return _text(objects, shape, wrap) or Flat(shape, wrap, objects=objects)
 
 
 def _from_numbers(flat: Any, missing: Any, shape: tuple[int, ...], wrap: Wrap) -> Flat:
@@ -429,6 +431,26 @@ def _from_image(image: Any) -> Flat:
     return _from_numpy(np.asarray(image))
 
 
+# Elements from which pyarrow is quicker than a dict, where it is loaded already and where it is not.
+_LONG_TEXT, _VERY_LONG_TEXT = 1_000, 200_000
+
+
+def _text(values: Sequence[Any], shape: tuple[int, ...], wrap: Wrap) -> Flat | None:
+    """A long sequence of nothing but text and None, as pyarrow holds it; None for anything else."""
+    worth = _LONG_TEXT if "pyarrow" in sys.modules else _VERY_LONG_TEXT
+    if len(values) < worth or type(values[0]) is not str or not has_pyarrow():
+        return None
+    pa = arrow()
+    try:
+        text = pa.array(values)
+    except (pa.ArrowException, UnicodeError, TypeError):  # a mixture, or text with lone surrogates
+        return None
+    return Flat(shape, wrap, text=text) if isinstance(text, pa.Array) and is_arrow_text(text.type) else None
+
+
+_SCALARS = {str, int, float, bool, type(None)}
+
+
 def _is_nest(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return True
@@ -440,7 +462,10 @@ def _is_nest(value: Any) -> bool:
 
 def _from_sequence(values: Sequence[Any]) -> Flat:
     """A flat sequence answers with an ndarray, as scikit-learn's encoders do; nested ones answer with nested lists."""
-    if not any(map(_is_nest, values)):
+    flat = _text(values, (len(values),), _identity)
+    if flat is not None:
+        return flat
+    if set(map(type, values)) <= _SCALARS or not any(map(_is_nest, values)):
         return Flat((len(values),), _identity, objects=list(values))
     leaves = list(_leaves(values))
 

@@ -75,8 +75,11 @@ class Hashed:
     def __init__(self, codes: Mapping[int, int]) -> None:
         import numpy as np
 
-        ordered = sorted(codes.items(), key=lambda item: item[1])
-        self.ids = np.array([label for label, _ in ordered] + [0], np.int64)
+        # By code, negative ones (ignore_index) last: most often the slot of an id is then its code already.
+        ordered = sorted(codes.items(), key=lambda item: (item[1] < 0, item[1]))
+        self.direct = next((slot for slot, (_, code) in enumerate(ordered) if slot != code), len(ordered))
+        # Empty slots lead to one more entry. Its id must never be looked up there: one that has a slot of its own never is.
+        self.ids = np.array([label for label, _ in ordered] + [ordered[0][0]], np.int64)
         self.codes = np.array([code for _, code in ordered] + [UNKNOWN], np.int64)
         self.count = len(ordered)
         keys = self.ids[:-1].view(np.uint64)
@@ -109,7 +112,8 @@ class Hashed:
             place[:] = slots[:n]
             np.take(self.ids, place, mode="clip", out=found[:n])
             strangers = found[:n] != chunk
-            np.take(self.codes, slots[:n], mode="clip", out=place)
+            if self.direct < self.count and int(place.max()) >= self.direct:
+                place[:] = self.codes[place]
             if strangers.any():
                 place[strangers] = UNKNOWN
 

@@ -158,7 +158,7 @@ def count_leaves(column: Column, array: Any, tally: Tally) -> None:
 
 
 def _keep_dictionary(values: list[Any], tally: Tally) -> None:
-    """The order of a dictionary can carry meaning (ordered categories), and unused entries too: ``--inverse`` writes them again."""
+    """The order of a dictionary can carry meaning (ordered categories), and so can unused entries: ``--inverse`` needs both."""
     known = tally.origin.setdefault("dictionary", [])
     if known != values:
         known += [value for value in values if value not in set(known)]

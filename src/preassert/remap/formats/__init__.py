@@ -71,7 +71,7 @@ def _is_json_lines(path: Path) -> bool:
         first, second = file.readline(1 << 20), file.readline(1 << 20)
     try:
         return isinstance(json.loads(first), dict) and second.lstrip().startswith(b"{")
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -26,12 +26,11 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 
 @dataclass(slots=True)
 class Part:
-    """Some records of the file: ``data`` with, for each, its bounds and those of the label field."""
+    """Some records of the file: ``data`` with, for each, where it starts, where its label field starts, and that field."""
 
     data: bytes
     starts: list[int]
-    spans: list[tuple[int, int]]
-    ends: list[int]
+    fields: list[int]
     raws: list[bytes]
     first_row: int  # 0-based number of the first record here
     first_line: int  # 0-based line on which ``data`` begins
@@ -146,7 +145,7 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
         raise InputError(str(path), "empty file")
     layout = Layout(buffer[head[0] : head[1]].rstrip(b"\r\n"), options, path)
     cut = head[1] if options.header else head[0]
-    yield layout, Part(buffer[:cut], [], [], [], [], 0, 0)
+    yield layout, Part(buffer[:cut], [], [], [], 0, 0)
     row, line = 0, buffer.count(b"\n", 0, cut)
     buffer = buffer[cut:]
     while True:
@@ -154,7 +153,6 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
             buffer += b"\n"
             part, used = _records(layout, buffer, row, line, True)
             part.data = part.data[:-1]  # the line end that the file does not have
-            part.ends = [min(end, len(part.data)) for end in part.ends]
         else:
             part, used = _records(layout, buffer, row, line, ended)
         if used:
@@ -175,7 +173,8 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
 
 def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) -> tuple[Part, int]:
     """The complete records at the start of ``buffer``, and how many of its bytes they take."""
-    part = Part(buffer, [], [], [], [], row, line)
+    part = Part(buffer, [], [], [], row, line)
+    add_start, add_field, add_raw = part.starts.append, part.fields.append, part.raws.append
     done = 0
     first_column = layout.position == 0
     comment = layout.options.comment.encode()[0] if layout.options.comment else _HASH
@@ -192,10 +191,9 @@ def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) ->
             continue
         if first_column and start + 2 >= end and not buffer[start:end].strip(b"\r\n"):
             continue
-        part.starts.append(start)
-        part.spans.append(found.span(1))
-        part.ends.append(end)
-        part.raws.append(found.group(1))
+        add_start(start)
+        add_field(found.start(1))
+        add_raw(found[1])
     else:
         done = _skip(layout, buffer, done, len(buffer), line, ended)
     part.data = buffer[:done]
@@ -260,7 +258,7 @@ def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> Non
                 recoder.count(old, None if new is UNSEEN else (new if new is DROP else recoder.value(old)), count)
             if special:
                 _note_unseen(path, part, memo, meanings, recoder)
-            out.write(_splice(part, memo))
+            out.write(_splice(part, memo, layout))
 
 
 def _replace(raw: bytes, layout: Layout, recoder: Recoder) -> tuple[object, object]:
@@ -285,16 +283,17 @@ def _note_unseen(path: Path, part: Part, memo: dict[bytes, object], meanings: di
             recoder.unseen_at(meanings[raw], f"{path} {part.place(position)}")
 
 
-def _splice(part: Part, memo: dict[bytes, object]) -> bytes:
+def _splice(part: Part, memo: dict[bytes, object], layout: Layout) -> bytes:
     pieces: list[bytes] = []
     data, done = part.data, 0
-    for start, (first, last), end, raw in zip(part.starts, part.spans, part.ends, part.raws, strict=True):
+    for start, field, raw in zip(part.starts, part.fields, part.raws, strict=True):
         new = memo[raw]
         if isinstance(new, bytes):
-            pieces += (data[done:first], new)
-            done = last
+            pieces += (data[done:field], new)
+            done = field + len(raw)
         elif new is DROP:
             pieces.append(data[done:start])
-            done = end
+            found = layout.record.match(data, start)
+            done = found.end() if found else len(data)  # the last record of a file without a line end
     pieces.append(data[done:])
     return b"".join(pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def labels_of(path: Path, options: Options) -> Iterator[tuple[int, int, str, lis
     if options.column is None:
         raise UsageError(f"{path}: --column is needed; {_keys(path, options)}")
     names = options.column.split(".")
+    shortcut = _Shortcut(options.column)
     row = 0
     for number, line in enumerate(_lines(path, options), start=1):
         text = line.decode("utf-8", "surrogateescape")
@@ -52,11 +54,47 @@ def labels_of(path: Path, options: Options) -> Iterator[tuple[int, int, str, lis
             yield row, number, text, None
             continue
         row += 1
+        short = shortcut.span(text, start)
+        if short is not None:
+            yield row, number, text, [short]
+            continue
         try:
             spans = list(_spans(text, start, options.column, names))
         except ValueError as error:
             raise InputError(str(path), f"line {number:,}: {error}") from None
         yield row, number, text, spans
+
+
+class _Shortcut:
+    """Finds the label of a plain line without reading the rest of it; None where only reading it can tell.
+
+    ``"name":`` with both quotes cannot stand inside a JSON string, where quotes are escaped: it is a key. With one brace
+    before it, it is a key of the record itself. It must be the only one, and no key may be written with escapes.
+    """
+
+    def __init__(self, column: str) -> None:
+        self._key = json.dumps(column, ensure_ascii=False)
+        # It also takes what is no number (1.2.3): json.loads refuses that below.
+        token = r'("[^"\\\x00-\x1f]*"|-?[0-9][0-9.eE+-]*|true|false|null)'
+        self._pattern = re.compile(re.escape(self._key) + r"[ \t]*:[ \t]*" + token + r"[ \t]*[,}]")
+        self._values: dict[str, Any] = {}
+
+    def span(self, text: str, start: int) -> Span | None:
+        found = self._pattern.search(text, start)
+        if found is None or text[start] != "{" or text.count("{", start, found.start()) != 1:
+            return None
+        if text.count(self._key, start) != 1 or "\\u00" in text or not text.rstrip().endswith("}"):
+            return None
+        token = found[1]
+        if token not in self._values:
+            try:
+                value = json.loads(token)
+            except ValueError:
+                return None
+            if len(self._values) < 1_000_000:
+                self._values[token] = value
+            return found.start(1), found.end(1), value
+        return found.start(1), found.end(1), self._values[token]
 
 
 def _spans(text: str, start: int, column: str, names: list[str]) -> Iterator[Span]:

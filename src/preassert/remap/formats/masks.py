@@ -1,4 +1,4 @@
-"""Mask PNGs: the pixels change, every other chunk of the file (palette, transparency, text, resolution) is copied byte for byte."""
+"""Mask PNGs: the pixels change, every other chunk of the file (palette, transparency, text, resolution) is copied."""
 
 from __future__ import annotations
 
