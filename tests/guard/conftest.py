@@ -195,7 +195,7 @@ FAULTS = (
     ),
     Faulty(
         "_assert_async", lambda: torch._assert_async(torch.tensor(0), "the mask is empty"),
-        "user-device-assert", "aten::_assert_async.msg", "self", (0,), ((),),
+        "user-device-assert", "aten::_assert_async.msg", "self", (), (),
     ),
     Faulty(
         "ctc_loss", lambda: F.ctc_loss(_log_probs(), torch.tensor([[1, 2], [3, 5]]), _ints(6, 6), _ints(2, 2)),

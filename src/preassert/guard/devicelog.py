@@ -2,7 +2,8 @@
 
 For each check a few tiny kernels run in the stream of the operator: the extremes of the argument go into a slot of a buffer,
 and the argument is sanitised, so that the operator cannot assert. For each slot the host keeps what it needs to judge the
-numbers later: the contract's bounds, the tensor, and the frames of the call as code and line numbers.
+numbers later: the contract's bounds, the tensor (not the other tensors of the call), and the frames of the call as code and
+line numbers. A slot that nothing was written to holds 1 as smallest and 0 as largest value.
 
 At a boundary the buffers are copied (asynchronously, into pinned memory on CUDA) and the host waits for an event recorded
 right after the last check. On a GPU that is the end of the forward pass; the backward pass is still queued behind it, so
@@ -14,6 +15,7 @@ runs no Python, hence no boundary: call :func:`preassert.flush` after it.
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -21,19 +23,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from preassert.contracts.domains import Index, Interval, Lengths
-from preassert.errors import Violation
+from preassert.contracts.domains import Domain, Index, Interval, Lengths
+from preassert.errors import Violation, number_text
 from preassert.guard import record
+from preassert.guard.check import bad_mask
 from preassert.guard.fault import Fault
 from preassert.guard.ledger import LEDGER, announce, in_backward
 from preassert.guard.options import Options
 from preassert.guard.repair import ignores, stand_in
 from preassert.guard.site import Place, Trail, trail
 
+_RANGES = (Index, Interval, Lengths)  # domains that the extremes of a tensor settle
 _SLOTS = 2048  # checks between two boundaries; when they run out the log settles early
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One check that a device has been asked for."""
 
@@ -47,10 +51,11 @@ class Entry:
 
 
 class DeviceLog:
-    """The checks of one device since the last boundary."""
+    """The checks of one device since the last boundary. Threads may share it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._lock = threading.RLock()
         self.entries: list[Entry] = []
         self.captured: list[Entry] = []
         self._free = 0
@@ -61,42 +66,49 @@ class DeviceLog:
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._buffers:
-            self._buffers[dtype] = torch.zeros((2, _SLOTS), dtype=dtype, device=self.device)
+            self._buffers[dtype] = torch.tensor([[1], [0]], dtype=dtype, device=self.device).repeat(1, _SLOTS)
         return self._buffers[dtype]
 
     def check(self, fault: Fault, options: Options, capturing: bool) -> Tensor | None:
-        """Enqueue one check; returns the tensor to launch with. Does not synchronise."""
+        """Enqueue one check; returns the tensor to launch with. Does not synchronise, unless the slots have run out."""
         tensor = fault.tensor.detach()
         if tensor.numel() == 0:
             return None
-        if self._free >= _SLOTS:
+        while True:
+            with self._lock:
+                if self._free < _SLOTS:
+                    self._enter(fault, tensor, options, capturing)
+                    break
             if capturing:
                 announce("this graph makes more guarded calls than there are slots; the rest of it is not guarded")
                 return None
-            LEDGER.collect()
+            LEDGER.collect()  # not under the lock: it asks the logs of other devices too
+        return stand_in(fault, options)
+
+    def _enter(self, fault: Fault, tensor: Tensor, options: Options, capturing: bool) -> None:
         slot, self._free = self._free, self._free + 1
         dtype = self._write(slot, fault, tensor, options)
         self._mark()
         version = None if tensor.is_inference() else fault.tensor._version
         at = fault.at or trail()
-        entry = Entry(fault, options, dtype, slot, version, at, fault.row.backward or in_backward())
+        entry = Entry(fault.outlined(), options, dtype, slot, version, at, fault.row.backward or in_backward())
         (self.captured if capturing else self.entries).append(entry)
-        return stand_in(fault, options)
 
     def _write(self, slot: int, fault: Fault, tensor: Tensor, options: Options) -> torch.dtype:
         """Kernels that leave the answer in ``slot``: extremes for ranges, a flag for everything else."""
         domain, bounds = fault.domain, fault.bounds
-        if isinstance(domain, (Index, Interval, Lengths)) and not tensor.is_complex():
+        if isinstance(domain, _RANGES) and not tensor.is_complex():
             for value in (*domain.legal(bounds), *options.sentinels):
-                inside = bounds[0] if bounds[0] is not None else bounds[1]
-                tensor = tensor.masked_fill(tensor == value, inside)
-            if tensor.dtype not in (torch.int64, torch.float32):
+                tensor = tensor.masked_fill(tensor == value, _inside(domain, bounds))
+            if tensor.dtype not in (torch.int64, torch.float32, torch.float64):
                 tensor = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
             buffer = self._buffer(tensor.dtype)
             torch.aminmax(tensor, out=(buffer[0, slot], buffer[1, slot]))
             return tensor.dtype
-        flag = domain.bad(tensor, bounds).any()
-        self._buffer(torch.int64)[1, slot].copy_(flag, non_blocking=True)
+        flag = bad_mask(domain, tensor, bounds, options.sentinels).any()
+        buffer = self._buffer(torch.int64)
+        buffer[0, slot].zero_()
+        buffer[1, slot].copy_(flag, non_blocking=True)
         return torch.int64
 
     def _mark(self) -> None:
@@ -111,6 +123,10 @@ class DeviceLog:
 
     def collect(self) -> list[tuple[Violation, Options, bool]]:
         """Judge what has been asked. Waits for the last check, not for what is queued behind it."""
+        with self._lock:
+            return self._collect()
+
+    def _collect(self) -> list[tuple[Violation, Options, bool]]:
         if not (self.entries or self.captured):
             return []
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -119,14 +135,16 @@ class DeviceLog:
         entries, self.entries = self.entries, []
         self._free = 1 + max((entry.slot for entry in self.captured), default=-1)
         bad = [entry for entry in (*self.captured, *entries) if not self._fine(entry, answers)]
+        for entry in bad:
+            if entry in self.captured:  # told once, until a replay writes it again
+                self._buffers[entry.dtype][:, entry.slot] = self._buffers[entry.dtype].new_tensor([1, 0])
         forward = [entry for entry in bad if not entry.backward]
-        for entry in self.captured:
-            if entry in bad:
-                self._buffers[entry.dtype][:, entry.slot].zero_()
-        # what the backward pass saw are the indices that the forward has reported already
+        # what the backward pass saw are the indices that the forward has reported already, or that are ignored
+        told = forward or LEDGER.pending
         return [
-            (self._violation(entry), entry.options, entry.options.policy == "ignore" and ignores(entry.fault))
-            for entry in (forward or bad)
+            (self._violation(entry, answers), entry.options, _ignored(entry))
+            for entry in bad
+            if not entry.backward or not (told or _ignored(entry))
         ]
 
     def _read(self) -> dict[torch.dtype, list[list[Any]]]:
@@ -151,7 +169,9 @@ class DeviceLog:
     def _fine(entry: Entry, answers: dict[torch.dtype, list[list[Any]]]) -> bool:
         low, high = (side[entry.slot] for side in answers[entry.dtype])
         domain, bounds = entry.fault.domain, entry.fault.bounds
-        if not isinstance(domain, (Index, Interval, Lengths)):
+        if low > high:  # a graph that has not been replayed
+            return True
+        if not isinstance(domain, _RANGES):
             return bool(high == 0)
         lowest, highest = bounds[0], bounds[1]
         # written so that NaN, which compares false, is bad
@@ -161,15 +181,31 @@ class DeviceLog:
             return bool(low == low)
         return bool(low > lowest) if isinstance(domain, Interval) and bounds[2] else bool(low >= lowest)
 
-    def _violation(self, entry: Entry) -> Violation:
+    def _violation(self, entry: Entry, answers: dict[torch.dtype, list[list[Any]]]) -> Violation:
         tensor = entry.fault.tensor
         changed = entry.version is not None and not tensor.is_inference() and tensor._version != entry.version
         at = entry.at.place() if isinstance(entry.at, Trail) else entry.at
         violation = record.build(entry.fault, entry.options, mode="deferred", at=at)
         if changed and entry not in self.captured:
             violation.detail = "the tensor was written to after the call: values and positions are those of now"
+            if isinstance(entry.fault.domain, _RANGES):
+                low, high = (side[entry.slot] for side in answers[entry.dtype])
+                violation.detail += f"; at the call its smallest value was {number_text(low)}, its largest {number_text(high)}"
+            violation.count = max(violation.count, 1)
             violation.args = (violation.to_text(),)
         return violation
+
+
+def _ignored(entry: Entry) -> bool:
+    return entry.options.policy == "ignore" and ignores(entry.fault)
+
+
+def _inside(domain: Domain, bounds: Any) -> Any:
+    """A value of the range, to put where a legal value stands outside it."""
+    lowest, highest = bounds[0], bounds[1]
+    if isinstance(domain, Interval) and bounds[2]:
+        return lowest + 1
+    return highest if lowest is None else lowest
 
 
 _logs: dict[torch.device, DeviceLog] = {}
@@ -196,6 +232,12 @@ def _side_stream(device: torch.device) -> Any:
 
 
 def reset() -> None:
-    """Forget the logs (tests, and the child side of a fork)."""
+    """Forget the logs (tests, and the child side of a fork, which cannot read the parent's device)."""
+    for log in _logs.values():
+        LEDGER.detach(log)
     _logs.clear()
     _side_streams.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=reset)

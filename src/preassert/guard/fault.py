@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,12 +11,12 @@ from preassert.contracts.domains import Domain
 from preassert.contracts.rows import Row
 from preassert.guard.bind import name_arguments
 from preassert.guard.options import Options
-from preassert.guard.site import Place
+from preassert.guard.site import Place, outline
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fault:
     """One demand of one call, broken (host tensors) or not yet judged (device tensors)."""
 
@@ -56,9 +56,23 @@ class Fault:
             return self.args, {**self.kwargs, name: new}
         return (*self.args[: self.position], new, *self.args[self.position + 1 :]), self.kwargs
 
+    def outlined(self) -> Fault:
+        """This fault without hold on the other tensors of the call: logits must not live until the end of the step."""
+        return replace(
+            self,
+            args=tuple(_outlined(value) for value in self.args),
+            kwargs={name: _outlined(value) for name, value in self.kwargs.items()},
+        )
+
     def left_out(self, options: Options) -> bool:
         """Did the user leave this operator, hazard or device out?"""
         if options.devices is not None and self.tensor.device.type not in options.devices:
             return True
         skip = options.skip
         return bool(skip) and (self.hazard in skip or self.row.operator.partition(".")[0] in skip)
+
+
+def _outlined(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return outline(value)
+    return [_outlined(entry) for entry in value] if isinstance(value, (list, tuple)) else value

@@ -7,12 +7,15 @@ Between the record and the boundary the operator has run on sanitised values; at
 from __future__ import annotations
 
 import atexit
+import functools
+import gc
 import json
 import os
 import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,8 +52,7 @@ class Ledger:
         self.counts: Counter[tuple[str, str]] = Counter()  # (hazard, site) -> violations
         self.skipped_steps = 0
         self.ignored = 0  # targets turned into ignore_index
-        self._tainted: set[int] = set()  # optimizers that have skipped the current bad step
-        self._taint_open = False
+        self._owed: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # policy ``skip``: those that have a step to leave out
 
     # --- recording
 
@@ -64,6 +66,8 @@ class Ledger:
             first = not self.pending
             if len(self.pending) < _KEPT:
                 self.pending.append(violation)
+        if options.policy == "skip":
+            write_quarantine(violation, options)
         if first and options.policy == "raise":
             announce(f"recorded {_headline(violation)}; it is raised before the next optimizer step")
 
@@ -83,10 +87,15 @@ class Ledger:
         if collector not in self._collectors:
             self._collectors.append(collector)
 
+    def detach(self, collector: Any) -> None:
+        """Undo :meth:`attach`."""
+        if collector in self._collectors:
+            self._collectors.remove(collector)
+
     # --- boundaries
 
     def collect(self) -> None:
-        for collector in self._collectors:
+        for collector in tuple(self._collectors):
             for violation, options, ignored in collector.collect():
                 if ignored:
                     self.add_ignored(violation)
@@ -123,29 +132,47 @@ class Ledger:
             return self.take()
         with self.lock:
             pending, self.pending, self.pending_count = self.pending, [], 0
-        for violation in pending:
-            if policy == "warn":
+        if policy == "warn":
+            for violation in pending:
                 _warn(violation)
-            elif options is not None:
-                self._taint_open = True
-                self._tainted = set()
-                write_quarantine(violation, options)
+        elif pending:
+            # Whatever optimizers there are: until its next step, each may hold a share of the sanitised batch.
+            self._owed.update(thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer))
         return None
 
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Global optimizer hook: nothing that a sanitised batch produced reaches the weights unless the policy says so."""
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Global optimizer hook: nothing that a sanitised batch produced reaches the weights unless the policy says so.
+
+        Returns:
+            None, or the arguments of the step with a boundary behind its ``closure``, which runs a forward pass of its own.
+        """
+        if STATE.options is None:
+            return None
+        self._bound(optimizer)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        @functools.wraps(closure)
+        def bounded_closure(*args: Any, **kwargs: Any) -> Any:
+            loss = closure(*args, **kwargs)
+            self._bound(optimizer)
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": bounded_closure}
+        return (args[0], bounded_closure, *args[2:]), kwargs
+
+    def _bound(self, optimizer: Optimizer) -> None:
         options = STATE.options
         if options is None:
             return
         violation = self.settle(options)
         if violation is not None:
             raise violation
-        if options.policy == "skip" and self._taint_open:
-            if id(optimizer) in self._tainted:  # it has come round again: a new step
-                self._taint_open = False
-            else:
-                self._tainted.add(id(optimizer))
-                self._drop(optimizer)
+        if optimizer in self._owed:
+            self._owed.discard(optimizer)
+            self._drop(optimizer)
 
     def _drop(self, optimizer: Optimizer) -> None:
         # Optimizers leave a parameter without a gradient alone: no update, no weight decay, no momentum, no state step.

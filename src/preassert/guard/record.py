@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from preassert.guard import blame
 from preassert.guard.check import bad_mask
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
-from preassert.guard.site import Call, Place, current_frames, functional_call, site_of, user_frame
+from preassert.guard.site import Call, Outline, Place, current_frames, functional_call, outline, site_of, user_frame
 from preassert.hazards.likely import likely
 from preassert.model import ArgumentInfo, BadElement, Site
 
@@ -52,7 +53,7 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
         argument, shape = _as_passed(tensor, call.tensors, argument)
         infos = tuple(describe(key, value) for key, value in call.tensors.items())
     else:
-        infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, Tensor))
+        infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, (Tensor, Outline)))
         siblings = named.get(domain.argument)
         if isinstance(siblings, (list, tuple)):
             argument = f"{argument}[{place}]" if len(siblings) > 1 else argument
@@ -124,10 +125,9 @@ def rank() -> int | None:
     return int(text) if text and text.isdigit() else None
 
 
-def describe(name: str, tensor: Tensor) -> ArgumentInfo:
-    # the size of a ragged dimension is no number
-    shape = tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
-    return ArgumentInfo(name, str(tensor.dtype).removeprefix("torch."), shape)
+def describe(name: str, tensor: Tensor | Outline) -> ArgumentInfo:
+    seen = outline(tensor)
+    return ArgumentInfo(name, str(seen.dtype).removeprefix("torch."), seen.shape)
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -139,21 +139,17 @@ def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
-def _as_passed(tensor: Tensor, candidates: dict[str, Tensor], fallback: str) -> tuple[str, tuple[int, ...]]:
+def _as_passed(tensor: Tensor, candidates: Mapping[str, Tensor | Outline], fallback: str) -> tuple[str, tuple[int, ...]]:
     """Name and shape under which the user passed this tensor: itself, or a tensor that it is a reshape of."""
-    for name, candidate in candidates.items():
-        if candidate.numel() == tensor.numel() and candidate.dtype == tensor.dtype and _start(candidate) == _start(tensor):
-            return name, tuple(candidate.shape)
-    if fallback in candidates and candidates[fallback].numel() == tensor.numel():
-        return fallback, tuple(candidates[fallback].shape)
+    own = outline(tensor)
+    outlines = {name: outline(value) for name, value in candidates.items()}
+    passed = {name: seen for name, seen in outlines.items() if seen.count == own.count}
+    for name, seen in passed.items():
+        if seen.dtype == own.dtype and seen.start == own.start:
+            return name, seen.shape  # type: ignore[return-value]  # there is a count, so all sizes are numbers
+    if fallback in passed:
+        return fallback, passed[fallback].shape  # type: ignore[return-value]
     return fallback, tuple(tensor.shape)
-
-
-def _start(tensor: Tensor) -> int | None:
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:  # a subclass without storage
-        return None
 
 
 def _extremes(tensor: Tensor) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -95,11 +95,32 @@ def _short(filename: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What a report needs of a tensor argument, without keeping the tensor alive."""
+
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]  # a ragged or symbolic size is a name
+    count: int | None  # of elements; None where a size is no number
+    start: int | None  # address of the first element; None where there is no storage
+
+
+def outline(tensor: torch.Tensor | Outline) -> Outline:
+    if isinstance(tensor, Outline):
+        return tensor
+    shape = tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # a subclass without storage
+        start = None
+    return Outline(tensor.dtype, shape, tensor.numel() if all(isinstance(size, int) for size in shape) else None, start)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """The call as the user made it: its name and its tensor arguments by parameter name."""
 
     name: str
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor | Outline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +138,7 @@ class Trail:
 
     steps: tuple[tuple[CodeType, int], ...]  # code and line, innermost first
     module: str | None
-    function: str | None  # "F.cross_entropy", if it went through torch.nn.functional
+    call: Call | None  # if it went through torch.nn.functional
     user: int | None  # which step is the user's
 
     def place(self) -> Place:
@@ -125,7 +146,7 @@ class Trail:
         if self.user is not None:
             code, line = self.steps[self.user]
             site = make_site(code.co_filename, line, _name(code))
-        return Place(site, self.module, Call(self.function, {}) if self.function else None)
+        return Place(site, self.module, self.call)
 
 
 def functional_frame(frames: Iterable[FrameType]) -> FrameType | None:
@@ -148,19 +169,22 @@ def _is_functional(code: CodeType) -> bool:
 def functional_call(frames: Iterable[FrameType]) -> Call | None:
     """The ``F.something`` call between the user's frame and the kernel, with its tensors, if there is one."""
     found = functional_frame(frames)
-    if found is None:
-        return None
-    code, values = found.f_code, found.f_locals
+    return None if found is None else _call_of(found)
+
+
+def _call_of(frame: FrameType) -> Call:
+    code, values = frame.f_code, frame.f_locals
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return Call(f"F.{code.co_name}", {name: values[name] for name in names if isinstance(values.get(name), torch.Tensor)})
+    tensors = {name: outline(values[name]) for name in names if isinstance(values.get(name), torch.Tensor)}
+    return Call(f"F.{code.co_name}", tensors)
 
 
 _module_paths: weakref.WeakKeyDictionary[torch.nn.Module, str | None] = weakref.WeakKeyDictionary()
 
 
 def trail() -> Trail:
-    """The trail of the calling code. Cheap enough for every check: locals are read of one frame at most."""
-    steps, user, module, function, saw_module = [], None, None, None, False
+    """The trail of the calling code. Cheap enough for every check on a device: locals are read of two frames at most."""
+    steps, user, module, functional, saw_module = [], None, None, None, False
     for frame in frames_from(sys._getframe(1)):
         code = frame.f_code
         steps.append((code, frame.f_lineno))
@@ -176,5 +200,5 @@ def trail() -> Trail:
             user = len(steps) - 1
             break
         if user is None and _is_functional(code):
-            function = f"F.{code.co_name}"
-    return Trail(tuple(steps), module, function, user)
+            functional = frame
+    return Trail(tuple(steps), module, None if functional is None else _call_of(functional), user)
