@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--model", metavar="MODULE:CALLABLE", help="learn what this model accepts, in one dry run")
     model.add_argument("--contract", metavar="FILE", help="write what --model was found to accept")
+    model.add_argument("--batches", type=int, metavar="N", help="check the first N batches of the data only")
     answer = out.add_argument_group("answer")
     answer.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     answer.add_argument("--sarif", metavar="FILE", help="write SARIF 2.1.0 ('-': standard output)")
@@ -97,8 +98,8 @@ def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
 
     if arguments.model:
         return _check_model(arguments)
-    if arguments.contract:
-        raise UsageError("--contract goes with --model")
+    if arguments.contract or arguments.batches:
+        raise UsageError("--contract and --batches go with --model")
     checkpoints = [] if arguments.column or arguments.kind else [target for target in arguments.target if is_checkpoint(target)]
     others = [target for target in arguments.target if target not in checkpoints]
     if arguments.data and not checkpoints:
@@ -125,7 +126,9 @@ def _check_model(arguments: argparse.Namespace) -> Report:
 
     learn = importlib.import_module("preassert.guard.learn")
 
-    report: Report = learn.check_command(arguments.model, arguments.data or [], contract=arguments.contract)
+    report: Report = learn.check_command(
+        arguments.model, arguments.data or [], contract=arguments.contract, batches=arguments.batches
+    )
     return report
 
 

@@ -330,13 +330,13 @@ class Tally:
             )
 
     def _are_transcripts(self, values: list[Any]) -> bool:
-        """Whether the class list is an alphabet and the column is written in it: no value is a name, nearly all letters are."""
+        """Whether the class list is an alphabet and the column is written in it: no value is a name, most letters are."""
         if len(self._names) < 2 or any(len(known) != 1 for known in self._names) or not values:
             return False
         if not all(isinstance(value, str) and len(value) > 1 for value in values):
             return False
         text = "".join(values[:1000])
-        return sum(character in self._names or character == " " for character in text) > 0.8 * len(text)
+        return sum(character in self._names or character == " " for character in text) > 0.7 * len(text)
 
     def _judge(self, value: Any, text: bool) -> tuple[bool, Plain]:
         """(legal?, the value as the report names it)."""

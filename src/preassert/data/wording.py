@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from preassert.data.rules import TARGET, Report, Rule
+from preassert.data.rules import EMBEDDING, TARGET, Report, Rule
 from preassert.data.tally import MAX_VALUES, Plain, Tally
 from preassert.hazards.likely import likely
 from preassert.model import Finding, Severity, Where
@@ -180,26 +180,27 @@ def fix(tally: Tally, file: str) -> str | None:
     sentinel = next((value for value in tally.values if isinstance(value, int)), None)
     if tally.missing == tally.count:
         return "fill in or drop the rows without a label, or give them the ignored value (ignore_index=-100)"
-    if rule.hazard != TARGET:
-        return f"resize the embedding (model.resize_token_embeddings({_int_maximum(tally)} + 1)), or correct the ids"
+    if rule.alphabet is not None:
+        return "normalise the transcripts, or add the characters to the alphabet and widen the output layer"
+    if rule.real:
+        return "apply torch.sigmoid first, or clip to 0..1; drop rows with NaN"
+    if rule.hazard == EMBEDDING:
+        rows = f"({tally.maximum + 1})" if isinstance(tally.maximum, int) else ""
+        return f"correct the ids, or give the embedding more rows: model.resize_token_embeddings{rows}"
     if set(tally.values) <= {-1, 255} and sentinel is not None:
-        ignored = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
-        return f"if {sentinel} marks what is to be ignored: {ignored}; else correct the rows"
+        how = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
+        return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
     if remap_helps(tally) and tally.column and file.lower().endswith(REMAPPABLE):
         stem, suffix = os.path.splitext(file)
         labels = os.path.join(os.path.dirname(file), "labels.json")
-        return shlex.join(
-            ["preassert", "remap", file, "--column", tally.column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
-        )
+        command = ["preassert", "remap", file, "--column", tally.column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
+        ignored = next((str(value) for value in rule.ignore if value in (tally.histogram or ()) and value != -100), None)
+        return shlex.join([*command, "--ignore-index", ignored] if ignored else command)
     if rule.names is not None:
         return "correct the names, or add them to the class list and widen the model's head"
     if lowest == 0 and highest is not None and isinstance(tally.maximum, int) and tally.maximum > highest:
         return f"correct the rows, or build the model with num_classes={tally.maximum + 1}"
     return "correct the rows"
-
-
-def _int_maximum(tally: Tally) -> str:
-    return str(tally.maximum) if isinstance(tally.maximum, int) else "largest id"
 
 
 def remap_helps(tally: Tally) -> bool:

@@ -70,10 +70,9 @@ def _labels(column: str, checkpoint: Checkpoint, ignore: tuple[int, ...]) -> Rul
             column, 0, bound.size - 1, ignore, hazard=TARGET, max_length=max_length, optional=True, bound_by=bound.source, fix=fix
         )
     if limits.task == "ctc" and limits.output_tokens is not None:
-        # Negative labels are padding: transformers masks them before the loss.
         bound = limits.output_tokens
         fix = "transcribe with the tokenizer of this checkpoint, or train a head with vocab_size=len(tokenizer)"
-        return Rule(column, None, bound.size - 1, ignore, hazard=CTC, optional=True, bound_by=bound.source, fix=fix)
+        return Rule(column, 0, bound.size - 1, ignore, hazard=CTC, optional=True, bound_by=bound.source, fix=fix)
     if limits.task in ("classes", "pixels") and limits.classes is not None and not _not_classes(checkpoint, limits):
         bound = limits.classes
         if limits.task == "pixels":
