@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,44 @@ class TestReports:
         assert "\x1b" not in out + page
         assert "<script>" not in page
         assert "<b>" not in page
+
+
+class TestFixes:
+    """The command that a finding names does what it says."""
+
+    @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".npy"])
+    def test_remap_makes_it_clean(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        labels = [1, 2, 3, 255, 3]
+        path = tmp_path / f"b{suffix}"
+        if suffix == ".csv":
+            path.write_text("label\n" + "".join(f"{label}\n" for label in labels))
+        elif suffix == ".jsonl":
+            path.write_text("".join(json.dumps({"label": label}) + "\n" for label in labels))
+        elif suffix == ".parquet":
+            pyarrow.parquet.write_table(pa.table({"label": labels}), path)
+        else:
+            np.save(path, np.array(labels))
+        argv = [path.name, "--classes", "3", "--ignore-index", "255"]
+        (finding,) = [f for f in report(capsys, *argv)["findings"] if f["severity"] == "error"]
+        words = shlex.split(finding["fix"])
+        assert words[:2] == ["preassert", "remap"]
+        assert main(words[1:]) == 0
+        assert main(["check", words[words.index("-o") + 1], *argv[1:]]) == 0
+
+    def test_remap_of_coco(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        document = {
+            "images": [{"id": 1}],
+            "annotations": [{"id": at, "image_id": 1, "category_id": key} for at, key in enumerate((3, 90))],
+            "categories": [{"id": 3, "name": "a"}, {"id": 90, "name": "b"}],
+        }
+        (tmp_path / "c.json").write_text(json.dumps(document))
+        (finding,) = [f for f in report(capsys, "c.json", "--classes", "2")["findings"] if f["severity"] == "error"]
+        assert main(shlex.split(finding["fix"])[1:]) == 0
+        assert main(["check", "c.remapped.json", "--classes", "2"]) == 0
 
 
 class TestConfiguration:

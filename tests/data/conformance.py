@@ -17,6 +17,13 @@ from preassert.model import Finding
 Label = Any
 
 
+def is_legal(label: Label, lowest: int | None, highest: int | None, ignore: tuple[int, ...]) -> bool:
+    """The rule as README of the cases states it, written down a second time and one value at a time."""
+    if label is None or label != label or int(label) != label:
+        return False
+    return label in ignore or ((lowest is None or label >= lowest) and (highest is None or label <= highest))
+
+
 class Conformance:
     """Override ``suffix`` and ``write``; switch off what a format cannot express."""
 
@@ -125,6 +132,27 @@ class Conformance:
         assert set(finding.values) == {0.5, None}
         assert finding.where.rows == (3, 4)
         assert finding.count == 2
+
+    def test_random_labels_against_an_oracle(self, tmp_path: Path) -> None:
+        rng = random.Random(7)
+        pool = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 200, 65535]
+        pool += [-1, -100, -2] if self.negatives else []
+        for turn in range(12):
+            extra = ([None] if self.nulls else []) + ([0.5, 2.5, 3.0, float("nan")] if self.floats and turn % 2 else [])
+            labels = [rng.choice(pool + extra) for _ in range(rng.randrange(1, 40))]
+            lowest, highest = rng.choice([(0, 9), (1, 5), (None, 7), (3, None), (0, 70_000)])
+            ignore = rng.choice([(-100,), (-1, 10), ()])
+            illegal = [at for at, label in enumerate(labels) if not is_legal(label, lowest, highest, ignore)]
+            path = self.file(tmp_path, labels, f"data{turn}")
+            found = self.errors(check_paths([str(path)], [Rule(self.column, lowest, highest, ignore)]))
+            if not illegal:
+                assert found == []
+                continue
+            (finding,) = found
+            assert finding.count == len(illegal)
+            assert finding.where.rows == tuple(at + 1 for at in illegal)[: len(finding.where.rows)]
+            assert len(finding.where.rows) == min(len(illegal), 10)
+            assert set(finding.values) == {None if labels[at] != labels[at] else labels[at] for at in illegal}
 
     def test_garbage(self, tmp_path: Path) -> None:
         path = tmp_path / f"data{self.suffix}"

@@ -190,10 +190,11 @@ def fix(tally: Tally, file: str) -> str | None:
     if set(tally.values) <= {-1, 255} and sentinel is not None:
         how = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
         return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
-    if remap_helps(tally) and tally.column and file.lower().endswith(REMAPPABLE):
+    if remap_helps(tally) and file.lower().endswith(REMAPPABLE):
         stem, suffix = os.path.splitext(file)
         labels = os.path.join(os.path.dirname(file), "labels.json")
-        command = ["preassert", "remap", file, "--column", tally.column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
+        column = ["--column", tally.column] if tally.column else []  # an .npy file has one array without a name
+        command = ["preassert", "remap", file, *column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
         ignored = next((str(value) for value in rule.ignore if value in (tally.histogram or ()) and value != -100), None)
         return shlex.join([*command, "--ignore-index", ignored] if ignored else command)
     if rule.names is not None:
