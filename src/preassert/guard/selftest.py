@@ -185,7 +185,10 @@ def _check_compiled(where: torch.device, plants: list[Plant]) -> Iterator[Outcom
 
     compiled = torch.compile(everything, fullgraph=True, dynamic=False)
     clean = [plant.tensor(where) for plant in plants]
-    first = _outcome(plants[0], "compiled", None, lambda: compiled(clean))
+    from torch._inductor import config
+
+    with config.patch(force_disable_caches=True):  # what is tested is this process, not an earlier one's code
+        first = _outcome(plants[0], "compiled", None, lambda: compiled(clean))
     yield first
     if first.problem is not None:
         return
