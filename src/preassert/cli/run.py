@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,10 @@ options:
   --simgpu                run CUDA code on a simulated GPU (for tests and demonstrations)
   --supervise             watch from a second process: explain the log if the program dies in another way
   --rerun sync            with --supervise: after an unlocated assert, run once more with CUDA_LAUNCH_BLOCKING=1
+  --core-dump             with --rerun sync and --report: the second run writes a CUDA core dump into DIR
   --restart N             with --supervise: restart up to N times, never after a fault of the data
+  --restart-with ARGS     with --restart: arguments added to the script when it is restarted ("--resume last.ckpt")
+  --timeout SECONDS       with --supervise: stop a run that takes longer (exit code 124)
   --report DIR            with --supervise: keep the full log and the diagnosis in DIR
   -h, --help              this text
 
@@ -64,7 +68,10 @@ class Options:
     simgpu: bool = False
     supervise: bool = False
     rerun: str | None = None
+    core_dump: bool = False
     restart: int = 0
+    restart_with: list[str] = field(default_factory=list)
+    timeout: float | None = None
     report: str | None = None
 
 
@@ -83,7 +90,16 @@ def main(argv: Sequence[str]) -> int:
     environment = child_environment(options, os.environ)
     if options.supervise:
         supervise = importlib.import_module("preassert.supervise")
-        code: int = supervise.supervise(command, environment, rerun=options.rerun, restart=options.restart, report=options.report)
+        code: int = supervise.supervise(
+            command,
+            environment,
+            rerun=options.rerun,
+            core_dump=options.core_dump,
+            restart=options.restart,
+            restart_arguments=options.restart_with,
+            timeout_s=options.timeout,
+            report=options.report,
+        )
         return code
     sys.stdout.flush()
     sys.stderr.flush()
@@ -187,11 +203,27 @@ def _take_restart(options: Options, value: str) -> None:
         raise UsageError("--restart: the number is negative")
 
 
+def _take_restart_with(options: Options, value: str) -> None:
+    try:
+        options.restart_with = shlex.split(value)
+    except ValueError as error:
+        raise UsageError(f"--restart-with: {error}") from None
+
+
+def _take_timeout(options: Options, value: str) -> None:
+    try:
+        options.timeout = float(value)
+    except ValueError:
+        raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
+    if not 0 < options.timeout < float("inf"):
+        raise UsageError("--timeout: the number of seconds is not positive and finite")
+
+
 def _take_report(options: Options, value: str) -> None:
     options.report = os.path.abspath(value)
 
 
-_FLAGS = {"--simgpu": "simgpu", "--supervise": "supervise"}
+_FLAGS = {"--simgpu": "simgpu", "--supervise": "supervise", "--core-dump": "core_dump"}
 _TAKERS = {
     "--mode": _take_mode,
     "--ignore-hazard": _take_hazard,
@@ -200,6 +232,8 @@ _TAKERS = {
     "--json": _take_json,
     "--rerun": _take_rerun,
     "--restart": _take_restart,
+    "--restart-with": _take_restart_with,
+    "--timeout": _take_timeout,
     "--report": _take_report,
 }
 
@@ -220,9 +254,13 @@ def _unknown(name: str) -> str:
 
 
 def _checked(options: Options) -> Options:
-    for name in ("rerun", "restart", "report"):
+    for name in ("rerun", "core_dump", "restart", "restart_with", "timeout", "report"):
         if getattr(options, name) and not options.supervise:
-            raise UsageError(f"--{name} needs --supervise")
+            raise UsageError(f"--{name.replace('_', '-')} needs --supervise")
+    if options.core_dump and not (options.rerun and options.report):
+        raise UsageError("--core-dump needs --rerun sync and --report DIR")
+    if options.restart_with and not options.restart:
+        raise UsageError("--restart-with needs --restart N")
     return options
 
 
