@@ -358,6 +358,17 @@ class TestParquet(Conformance):
         assert self.errors(proven) == [] if self.statistics else True
         assert self.one(self.check(path, options=Options(histogram=True))).hazard is None
 
+    def test_large_row_groups_are_streamed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from preassert.data.formats import parquet
+
+        monkeypatch.setattr(parquet, "_AHEAD_VALUES", 1000)
+        monkeypatch.setattr(parquet, "_BATCH_VALUES", 500)
+        path = tmp_path / "a.parquet"
+        rows = [[1, 2, 3]] * 2000
+        rows[777] = [1, 10, 3]
+        pyarrow.parquet.write_table(pa.table({"label": rows}), path, row_group_size=700, write_statistics=self.statistics)
+        assert self.one(self.check(path)).where.rows == (778,)
+
     def test_integer_types(self, tmp_path: Path) -> None:
         path = tmp_path / "a.parquet"
         for kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +14,9 @@ from preassert.data.source import Source
 from preassert.lazy import need
 
 _BATCH_ROWS = 1 << 17
+_BATCH_VALUES = 1 << 22
+_AHEAD_VALUES = 1 << 24  # a row group of more values is not decoded ahead: it would be held whole
+_Batch = tuple[int, dict[str, Any]]
 
 
 class ParquetReader(Reader):
@@ -40,27 +43,44 @@ class ParquetReader(Reader):
         return int(self.metadata.num_rows)
 
     def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
-        """Row groups in order. Memory: two decoded row groups per core at most, one column chunk each."""
+        """Row groups in order: small ones are decoded ahead, one a core; large ones are streamed, a batch at a time."""
         cores = os.cpu_count() or 1
         with ThreadPoolExecutor(cores) as pool:
-            waiting: deque[tuple[int, int, dict[str, Any], Future[list[Any]] | None]] = deque()
+            waiting: deque[tuple[int, int, dict[str, Any], Iterable[_Batch] | Future[list[_Batch]]]] = deque()
             row = 1
             for group in range(self.metadata.num_row_groups):
                 rows = self.metadata.row_group(group).num_rows
                 proven = {column: proof for column in columns if covered and (proof := self._prove(group, column, covered))}
                 unread = [column for column in columns if column not in proven]
-                waiting.append((row, rows, dict(proven), pool.submit(self._read, group, unread) if unread else None))
+                values = self._count_values(group, unread)
+                if not unread:
+                    waiting.append((row, rows, dict(proven), ()))
+                elif values > _AHEAD_VALUES:
+                    waiting.append((row, rows, dict(proven), self._read(group, unread, values)))
+                else:
+                    waiting.append(
+                        (row, rows, dict(proven), pool.submit(lambda *given: list(self._read(*given)), group, unread, values))
+                    )
                 row += rows
                 if len(waiting) > cores:
                     yield from _given(*waiting.popleft())
             while waiting:
                 yield from _given(*waiting.popleft())
 
-    def _read(self, group: int, columns: Sequence[str]) -> list[Any]:
-        """The batches of one row group: (rows, column -> array) each."""
+    def _read(self, group: int, columns: Sequence[str], values: int) -> Iterator[_Batch]:
+        """The batches of one row group: (rows, column -> array) each, of a few million values."""
+        rows = max(1, self.metadata.row_group(group).num_rows)
+        size = max(1, min(_BATCH_ROWS, _BATCH_VALUES * rows // max(values, 1)))
         file = self._open(self.metadata)
-        batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False)
-        return [(len(batch), {column: reach(batch, column) for column in columns}) for batch in batches]
+        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=list(columns), use_threads=False):
+            yield len(batch), {column: reach(batch, column) for column in columns}
+
+    def _count_values(self, group: int, columns: Sequence[str]) -> int:
+        """Values in the row group, elements of lists one by one."""
+        row_group = self.metadata.row_group(group)
+        roots = {column.partition(".")[0] for column in columns} | set(columns)
+        chunks = map(row_group.column, range(row_group.num_columns))
+        return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in roots)
 
     def _prove(self, group: int, column: str, covered: Covered) -> Proven | None:
         """Whether statistics alone show every value of the row group to be a legal whole number."""
@@ -89,13 +109,12 @@ class ParquetReader(Reader):
         return None
 
 
-def _given(row: int, rows: int, proven: dict[str, Any], reading: Future[list[Any]] | None) -> Iterator[Chunk]:
+def _given(row: int, rows: int, proven: dict[str, Any], batches: Iterable[_Batch] | Future[list[_Batch]]) -> Iterator[Chunk]:
     if proven:
         yield Chunk(row, proven)
-    if reading is not None:
-        for length, arrays in reading.result():
-            yield Chunk(row, arrays)
-            row += length
+    for length, arrays in batches.result() if isinstance(batches, Future) else batches:
+        yield Chunk(row, arrays)
+        row += length
 
 
 READER = ParquetReader
