@@ -37,9 +37,10 @@ def test_on_the_cpu_it_shows_its_own_workings(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert "not that a claim holds" in report["environment"]["device"]
     assert list(report["sections"]) == sections
+    needs_cuda = {"no-synchronisation", "graph-capture"}
     assert {name: section["ok"] for name, section in report["sections"].items()} == {
-        "families": True, "deferred-training": True, "no-synchronisation": None, "graph-capture": None, "label-map": True, "overhead": True,
-    }  # fmt: skip
+        name: None if name in needs_cuda else True for name in sections
+    }
     assert report["sections"]["families"]["deferred"]["planted"] > 70
     assert report["sections"]["overhead"]["gpt2-small"]["ratio"]["deferred"] > 0
 
