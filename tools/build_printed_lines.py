@@ -18,7 +18,7 @@ SOURCE = ROOT / "tests" / "logs" / "lines.jsonl"
 
 
 def pack(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Releases (oldest first), expressions and kernels by number; for each file rows of [line, expression, release bits, kernels]."""
+    """Releases (oldest first), expressions and kernels by number; per file rows [line, expression, release bits, kernels]."""
     releases = sorted({record["version"] for record in records}, key=lambda version: [int(part) for part in version.split(".")])
     expressions = sorted({record["assertion"] for record in records})
     kernels = sorted({kernel for record in records for kernel in record["kernels"]})

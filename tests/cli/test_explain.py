@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """``preassert explain``: arguments, output forms, exit codes."""
 
 from __future__ import annotations
@@ -66,9 +67,26 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, MASKS, "--json")
     report = json.loads(out)
     assert code == 1
-    assert (report["schema"], report["verdict"], report["restart_required"]) == ("preassert.explain/1", "target-out-of-range", True)
+    assert (report["schema"], report["verdict"], report["restart_required"]) == (
+        "preassert.explain/1",
+        "target-out-of-range",
+        True,
+    )
     cause = report["diagnoses"][0]
-    fields = ("hazard", "role", "line", "rank", "count", "operator", "argument", "valid", "elements", "evidence", "causes", "fixes")
+    fields = (
+        "hazard",
+        "role",
+        "line",
+        "rank",
+        "count",
+        "operator",
+        "argument",
+        "valid",
+        "elements",
+        "evidence",
+        "causes",
+        "fixes",
+    )
     assert [field for field in fields if field not in cause] == []
     assert (cause["role"], cause["line"], cause["rank"], cause["count"]) == ("cause", 7, None, 9)
     assert report["torch_versions"] == ["1.12.1", "2.0.1", "2.1.2"]
@@ -85,7 +103,10 @@ def test_clean_and_unknown_exit_with_zero(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_device_assertion_that_is_not_on_record_is_no_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.log"
-    path.write_text("/pytorch/aten/src/ATen/native/cuda/New.cu:8: k: block: [0,0,0], thread: [3,0,0] Assertion `a_b_c >= 0` failed.\n", encoding="utf-8")
+    path.write_text(
+        "/pytorch/aten/src/ATen/native/cuda/New.cu:8: k: block: [0,0,0], thread: [3,0,0] Assertion `a_b_c >= 0` failed.\n",
+        encoding="utf-8",
+    )
     code, out, _ = run(capsys, str(path))
     assert code == 1
     assert out.startswith("unknown:")

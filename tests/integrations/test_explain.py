@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """``preassert.explain`` and the hook for uncaught exceptions."""
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ def test_text_bytes_path_and_exception() -> None:
 
 
 def test_causes_of_an_exception_are_read() -> None:
-    try:
-        try:
-            raise RuntimeError("CUDA error: device-side assert triggered")
-        except RuntimeError as error:
-            raise ValueError("step failed") from error
-    except ValueError as error:
-        assert preassert.explain(error).verdict == "device-assert-unlocated"
+    error = ValueError("step failed")
+    error.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
+    assert preassert.explain(error).verdict == "device-assert-unlocated"
 
 
 def test_a_violation_is_its_hazard() -> None:
-    error = preassert.Violation("embedding-index-out-of-range", operator="aten::embedding", call="F.embedding", argument="indices", valid="0..9")
+    error = preassert.Violation(
+        "embedding-index-out-of-range", operator="aten::embedding", call="F.embedding", argument="indices", valid="0..9"
+    )
     found = preassert.explain(error)
     assert (found.verdict, found.restart_required) == ("embedding-index-out-of-range", False)
 
@@ -101,7 +100,10 @@ def test_hook_covers_threads_and_can_be_taken_out() -> None:
 
 
 def test_hook_names_torch_and_chains_to_a_hook_before_it() -> None:
-    code = "import sys\nsys.excepthook = lambda *a: print('mine', file=sys.stderr)\nimport torch\npreassert.install_excepthook()\n" + CUDA
+    code = (
+        "import sys\nsys.excepthook = lambda *a: print('mine', file=sys.stderr)\nimport torch\npreassert.install_excepthook()\n"
+        + CUDA
+    )
     told = crash(code).stderr
     assert told.startswith("mine\n")
     assert "this process: torch " in told

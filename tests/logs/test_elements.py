@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Block and thread ids as positions: exactly what the layout of the kernel says, and no more."""
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from preassert.logs import explain_text
 from preassert.model import Diagnosis
 
 NLL = "Loss.cu:{}: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [{},0,0] Assertion `t >= 0 && t < n_classes` failed."
-NLL2D = "NLLLoss2d.cu:103: nll_loss2d_forward_kernel: block: [{},0,0], thread: [{},0,0] Assertion `t >= 0 && t < n_classes` failed."
-GATHER = "IndexKernelUtils.cu:16: vectorized_gather_kernel: block: [{},0,0], thread: [{},0,0] Assertion `ind >=0 && ind < ind_dim_size && \"vectorized gather kernel index out of bounds\"` failed."
-INDEX = "IndexKernel.cu:92: operator(): block: [{},0,0], thread: [{},0,0] Assertion `-sizes[i] <= index && index < sizes[i] && \"index out of bounds\"` failed."
-SMALL = "Indexing.cu:1141: indexSelectSmallIndex: block: [{},0,0], thread: [{},0,0] Assertion `srcIndex < srcSelectDimSize` failed."
-MARGIN = "MultiMarginLoss.cu:30: MultiMarginLoss_forward_kernel: block: [{},0,0], thread: [{},0,0] Assertion `target_k >= 0 && target_k < dim && \"target index is out of bounds\"` failed."
+NLL2D = (
+    "NLLLoss2d.cu:103: nll_loss2d_forward_kernel: block: [{},0,0], thread: [{},0,0] Assertion `t >= 0 && t < n_classes` failed."
+)
+GATHER = 'IndexKernelUtils.cu:16: vectorized_gather_kernel: block: [{},0,0], thread: [{},0,0] Assertion `ind >=0 && ind < ind_dim_size && "vectorized gather kernel index out of bounds"` failed.'
+INDEX = 'IndexKernel.cu:92: operator(): block: [{},0,0], thread: [{},0,0] Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.'
+SMALL = (
+    "Indexing.cu:1141: indexSelectSmallIndex: block: [{},0,0], thread: [{},0,0] Assertion `srcIndex < srcSelectDimSize` failed."
+)
+MARGIN = 'MultiMarginLoss.cu:30: MultiMarginLoss_forward_kernel: block: [{},0,0], thread: [{},0,0] Assertion `target_k >= 0 && target_k < dim && "target index is out of bounds"` failed.'
 SAMPLES = "MultinomialKernel.cu:112: binarySearchForMultinomial: block: [{},{},0], thread: [3,0,0] Assertion `cumdist[size - 1] > static_cast<scalar_t>(0)` failed."
 ONE = "Loss.cu:{}: nll_loss_forward_reduce_cuda_kernel_1d: block: [0,0,0], thread: [{},0,0] Assertion `t >= 0 && t < n_classes` failed."
 
@@ -22,7 +27,9 @@ def line_of(release: str, kernel: str) -> int:
 
     table = versions._table()
     bit = 1 << table["releases"].index(release)
-    return next(row[0] for row in table["files"]["Loss.cu"] if row[2] & bit and kernel in [table["kernels"][name] for name in row[3]])
+    return next(
+        row[0] for row in table["files"]["Loss.cu"] if row[2] & bit and kernel in [table["kernels"][name] for name in row[3]]
+    )
 
 
 def cause(*lines: str, shape: tuple[int, ...] | None = None) -> Diagnosis:
@@ -42,7 +49,12 @@ NEW = line_of("2.10.0", "nll_loss_forward_reduce_cuda_kernel_2d")
 @pytest.mark.parametrize(
     ("lines", "shape", "words", "at_least"),
     [
-        ([NLL.format(OLD, 5), NLL.format(OLD, 7)], None, "row of target modulo 32: 5, 7 (exactly these rows if the batch has at most 32)", 2),
+        (
+            [NLL.format(OLD, 5), NLL.format(OLD, 7)],
+            None,
+            "row of target modulo 32: 5, 7 (exactly these rows if the batch has at most 32)",
+            2,
+        ),
         ([NLL.format(OLD, 5)], (20,), "row of target: 5", 1),
         ([NLL.format(OLD, 5)], (64,), "row 5 or a row 32 further on", 1),
         ([NLL.format(NEW, 5)], (2048,), "row 5 or a row 128 further on", 1),
@@ -52,7 +64,12 @@ NEW = line_of("2.10.0", "nll_loss_forward_reduce_cuda_kernel_2d")
         ([NLL2D.format(3, 70)], (8, 32, 32), "target[3, 2, 6]", 1),
         ([NLL2D.format(3, 70)], (8, 64, 64), "sample 3, one of the 4 pixels 70 + k*1024", 1),
         ([NLL2D.format(5, 1)], (8, 1024, 1024), "sample 0, one of the 128 pixels 5121 + k*8192", 1),
-        ([GATHER.format(12, 0), GATHER.format(12, 1), GATHER.format(4099, 0)], None, "position in the flattened index tensor: 12, 4099", 2),
+        (
+            [GATHER.format(12, 0), GATHER.format(12, 1), GATHER.format(4099, 0)],
+            None,
+            "position in the flattened index tensor: 12, 4099",
+            2,
+        ),
         ([GATHER.format(1030, 0)], (8, 512), "position in the flattened index tensor: [2, 6]", 1),
         ([INDEX.format(1, 5)], None, "517, each itself or +128, +256, +384", 1),
         ([INDEX.format(0, 3)], (4,), "element of the index, in iteration order: 3", 1),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Failures without an assertion line: every wording of the catalogue, and how runtimes wrap them."""
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
 WORDINGS = [(slug, record) for slug in hazards.slugs() for record in hazards.raw()[slug]["host"]]
-DEVICE = {"illegal-memory-access", "hardware-fault", "blas-or-dnn-failure", "communication-failure", "unsupported-device-code", "out-of-memory"}
+DEVICE = {
+    "illegal-memory-access",
+    "hardware-fault",
+    "blas-or-dnn-failure",
+    "communication-failure",
+    "unsupported-device-code",
+    "out-of-memory",
+}
 
 
 @pytest.mark.parametrize(("slug", "record"), WORDINGS, ids=[f"{slug}-{record['pattern'][:30]}" for slug, record in WORDINGS])
@@ -143,7 +151,15 @@ def test_frames_make_a_hazard_likely_but_do_not_decide(hazard: str) -> None:
     assert report.extra["likely"][0]["hazard"] == hazard
 
 
-INNOCENT = ["loss.backward()", "optimizer.step()", "torch.cuda.synchronize()", "torch.cuda.empty_cache()", "print(x)", "x = torch.arange(10).cuda()", "x.cpu()"]
+INNOCENT = [
+    "loss.backward()",
+    "optimizer.step()",
+    "torch.cuda.synchronize()",
+    "torch.cuda.empty_cache()",
+    "print(x)",
+    "x = torch.arange(10).cuda()",
+    "x.cpu()",
+]
 
 
 @pytest.mark.parametrize("source", INNOCENT)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Texts that use the words and mean something else: nothing may be invented for them."""
 
 from __future__ import annotations

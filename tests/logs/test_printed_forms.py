@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Every assertion on record, rendered as each platform prints it, then wrapped, prefixed, cut and glued: still the same hazard."""
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import pytest
 from preassert import hazards
 from preassert.logs import Report, explain_text
 
-RECORDS: list[tuple[str, dict[str, Any]]] = [(slug, record) for slug in hazards.slugs() for record in hazards.raw()[slug]["printed"]]
+RECORDS: list[tuple[str, dict[str, Any]]] = [
+    (slug, record) for slug in hazards.slugs() for record in hazards.raw()[slug]["printed"]
+]
 TRACE = """\
 Traceback (most recent call last):
   File "/home/user/project/train.py", line 41, in <module>
@@ -30,7 +33,9 @@ def concrete(record: dict[str, Any]) -> tuple[str, str, str]:
     """(file, kernel, expression) as a device would print them: patterns of the record are filled in."""
     file = record["file"].split(" ")[0]
     file = file.replace("c<hash>.py", "cq7x4bnmtv2k5wd6hzr3ojp8ysl1ceafug09itbqnmxrvwkd25h.py").replace("*", "adagrad_split")
-    kernel = next((name for name in record["kernels"] if "*" not in name and "<" not in name), "some_kernel").replace("lambda", "operator()")
+    kernel = next((name for name in record["kernels"] if "*" not in name and "<" not in name), "some_kernel").replace(
+        "lambda", "operator()"
+    )
     expression = record["expression"].replace("tmpN < SIZE", "tmpN < 32000").replace("tmpN", "tmp4").replace("\n", "\\n")
     expression = re.sub(r"<any text[^>]*>", "my own check failed", expression)
     return file, kernel, expression
@@ -98,7 +103,7 @@ def accepted(slug: str, record: dict[str, Any], report: Report, form: str) -> st
     """What is wrong with the report, or None."""
     if report.verdict == slug:
         return None
-    file, kernel, expression = concrete(record)
+    file, _, expression = concrete(record)
     twins = {other for other, each in RECORDS if concrete(each)[::2] == (file, expression)}
     if report.verdict in twins:
         return None  # the same file and text stand for two hazards; only the kernel tells them apart, and it is not printed here
@@ -161,7 +166,11 @@ def test_every_fact_is_in_the_catalogue() -> None:
 # ---------------------------------------------------------------------------------------------------------------- mangling
 
 
-SAMPLE = [pair for index, pair in enumerate(RECORDS) if len(pair[1]["expression"]) > 12 and index % 3 == 0 and not pair[1]["file"].startswith(("gen_", "c<"))]
+SAMPLE = [
+    pair
+    for index, pair in enumerate(RECORDS)
+    if len(pair[1]["expression"]) > 12 and index % 3 == 0 and not pair[1]["file"].startswith(("gen_", "c<"))
+]
 
 PREFIXES = {
     "torchrun": "[rank3]:",
@@ -191,7 +200,7 @@ RANKED = {"torchrun", "default", "mpi", "vllm"}
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_prefixes(prefix: str) -> None:
-    for slug, record in SAMPLE[:: 2]:
+    for slug, record in SAMPLE[::2]:
         lines = [cuda(record, thread) for thread in (3, 4, 9)] + TRACE.splitlines()
         text = "starting\n" + "".join(PREFIXES[prefix] + line + "\n" for line in lines)
         report = explain_text(text)
@@ -221,7 +230,7 @@ def padded(text: str, width: int) -> str:
 @pytest.mark.parametrize("wrap", [hard_wrapped, word_wrapped, padded])
 @pytest.mark.parametrize("render", [cuda, old_signature, windows])
 def test_wraps(render: Callable[..., str], wrap: Callable[[str, int], str], width: int) -> None:
-    for slug, record in SAMPLE[:: 4]:
+    for slug, record in SAMPLE[::4]:
         text = "epoch 1 loss 0.5\n" + wrap("\n".join(render(record, thread) for thread in (3, 4)) + "\n" + TRACE, width)
         report = explain_text(text)
         assert accepted(slug, record, report, f"{wrap.__name__} {width}") is None, text
@@ -237,7 +246,9 @@ MANGLES: dict[str, Callable[[str], str]] = {
     "straight_quotes": lambda text: text.replace("`", "'"),
     "curly_quotes": lambda text: text.replace("`", "‘", 1).replace("`", "’").replace('"', "”"),
     "html": lambda text: text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
-    "html_code": lambda text: "<pre><code>" + text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "<br>\n") + "</code></pre>",
+    "html_code": lambda text: (
+        "<pre><code>" + text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", "<br>\n") + "</code></pre>"
+    ),
     "bold": lambda text: text.replace("Assertion `", "**Assertion `").replace("failed.", "failed.**"),
     "markdown_escapes": lambda text: text.replace("[", "\\[").replace("]", "\\]").replace("_", "\\_"),
     "one_line": lambda text: " ".join(text.split("\n")),
@@ -259,7 +270,7 @@ MANGLES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("mangle", MANGLES)
 def test_mangled(mangle: str) -> None:
-    for slug, record in SAMPLE[:: 2]:
+    for slug, record in SAMPLE[::2]:
         text = MANGLES[mangle]("\n".join(cuda(record, thread) for thread in (3, 4)) + "\n" + TRACE)
         report = explain_text(text)
         assert accepted(slug, record, report, mangle) is None, text
@@ -276,14 +287,24 @@ def test_cut_at_either_end_is_never_a_wrong_hazard(seed: int) -> None:
         end = rng.randrange(line.index("Assertion") + 12, len(line) + 1)
         report = explain_text(line[start:end] + "\n" + TRACE)
         if accepted(slug, record, report, "cut") is not None:
-            assert report.verdict in ("device-assert-unlocated", "unknown", "user-device-assert"), (line[start:end], report.verdict, slug)
+            assert report.verdict in ("device-assert-unlocated", "unknown", "user-device-assert"), (
+                line[start:end],
+                report.verdict,
+                slug,
+            )
             assert report.restart_required is True
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_interleaved_with_other_output(seed: int) -> None:
     rng = random.Random(seed)
-    noise = ["epoch 3 step 1200 loss 2.31", "INFO saved checkpoint", "  0%|      | 0/10", "index built: 12000 rows", "[W socket.cpp:663] retry"]
+    noise = [
+        "epoch 3 step 1200 loss 2.31",
+        "INFO saved checkpoint",
+        "  0%|      | 0/10",
+        "index built: 12000 rows",
+        "[W socket.cpp:663] retry",
+    ]
     for slug, record in rng.sample(SAMPLE, 15):
         lines = [cuda(record, thread) for thread in range(4)]
         for _ in range(6):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Opening logs: compression, encodings, notebooks, damage; and the passages of large logs."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from preassert.errors import InputError
-from preassert.logs import explain_files, explain_text, expand
+from preassert.logs import expand, explain_files, explain_text
 from preassert.logs import scan as scanning
 from preassert.logs.diagnose import diagnose, read
 from preassert.logs.reading import open_stream
@@ -89,7 +90,10 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     assert (cause.hazard, cause.line, cause.count) == ("target-out-of-range", 3, 2)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"\xfe\xff\0", b"\0" * 5000, bytes(range(256)) * 40, b"\x1f\x8b\x08\0junk", b"BZhjunk", b"\xfd7zXZ\0junk"])
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xfe", b"\xfe\xff\0", b"\0" * 5000, bytes(range(256)) * 40, b"\x1f\x8b\x08\0junk", b"BZhjunk", b"\xfd7zXZ\0junk"],
+)
 def test_rubbish_is_no_crash(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(data)
@@ -169,7 +173,10 @@ def test_expand(tmp_path: Path) -> None:
 
 
 def test_json_records_of_containers() -> None:
-    docker = "".join(json.dumps({"log": line, "stream": "stderr", "time": "2025-01-01T00:00:00Z"}) + "\n" for line in LOG.splitlines(keepends=True))
+    docker = "".join(
+        json.dumps({"log": line, "stream": "stderr", "time": "2025-01-01T00:00:00Z"}) + "\n"
+        for line in LOG.splitlines(keepends=True)
+    )
     kubernetes = "".join(json.dumps({"kubernetes": {"pod": "a"}, "rank": 7, "message": line}) + "\n" for line in LOG.splitlines())
     cloudwatch = json.dumps({"events": [{"timestamp": 1, "message": line} for line in LOG.splitlines()]}) + "\n"
     google = json.dumps({"severity": "ERROR", "textPayload": LOG}) + "\n"
@@ -192,7 +199,7 @@ def large(assertions: int, ordinary: int, before: int = 0) -> Iterator[bytes]:
             text.write((LINE % (number % 1024)).encode())
         if number < ordinary:
             text.write(b"2025-03-02 09:00:31 INFO  epoch 1 step %d loss 2.1180\n" % number)
-    text.write(b"Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    main()\n")
+    text.write(b'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n')
     text.write(b"RuntimeError: CUDA error: device-side assert triggered\n")
     data = text.getvalue()
     size = 777_777
@@ -200,7 +207,10 @@ def large(assertions: int, ordinary: int, before: int = 0) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
-@pytest.mark.parametrize(("assertions", "ordinary", "before"), [(70_000, 40_000, 0), (30_000, 150_000, 90_000), (5, 200_000, 0), (0, 120_000, 0), (120_000, 0, 0)])
+@pytest.mark.parametrize(
+    ("assertions", "ordinary", "before"),
+    [(70_000, 40_000, 0), (30_000, 150_000, 90_000), (5, 200_000, 0), (0, 120_000, 0), (120_000, 0, 0)],
+)
 def test_large_log_is_counted_exactly(assertions: int, ordinary: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "THOROUGH_BYTES", 1 << 20)
     total = assertions + ordinary + before + 4
@@ -220,7 +230,7 @@ def test_large_log_is_counted_exactly(assertions: int, ordinary: int, before: in
 
 def test_large_log_with_two_assertions_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "THOROUGH_BYTES", 1 << 20)
-    other = "[rank1]:../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [1,0,0], thread: [2,0,0] Assertion `-sizes[i] <= index && index < sizes[i] && \"index out of bounds\"` failed.\n"
+    other = '[rank1]:../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [1,0,0], thread: [2,0,0] Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.\n'
     text = ("[rank0]:" + LINE % 3) * 20_000 + other * 20_000
     report = explain_text(text)
     assert [(each.hazard, each.role, each.count) for each in report.diagnoses] == [
@@ -280,15 +290,21 @@ def test_progress_bar_of_a_hundred_thousand_steps() -> None:
 
 def test_first_rank_in_time_is_the_cause(tmp_path: Path) -> None:
     first = "2025-03-02 09:00:09 step 7\n" + LINE % 3
-    index = "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:113: operator(): block: [1,0,0], thread: [2,0,0] Assertion `-sizes[i] <= index && index < sizes[i] && \"index out of bounds\"` failed.\n"
-    (tmp_path / "rank_0.log").write_text("2025-03-02 09:10:00 step 9\n[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: x\n", encoding="utf-8")
+    index = '/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:113: operator(): block: [1,0,0], thread: [2,0,0] Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.\n'
+    (tmp_path / "rank_0.log").write_text(
+        "2025-03-02 09:10:00 step 9\n[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: x\n",
+        encoding="utf-8",
+    )
     (tmp_path / "rank_1.log").write_text("2025-03-02 09:00:41 step 8\n" + index, encoding="utf-8")
     (tmp_path / "rank_2.log").write_text(first, encoding="utf-8")
     report = explain_files(expand([str(tmp_path / "rank_*.log")]))
     cause = report.cause
     assert cause is not None
     assert (report.verdict, cause.rank, cause.line, cause.file) == ("target-out-of-range", 2, 2, str(tmp_path / "rank_2.log"))
-    assert {(each.hazard, each.role) for each in report.diagnoses[1:]} == {("index-out-of-range", "echo"), ("communication-failure", "echo")}
+    assert {(each.hazard, each.role) for each in report.diagnoses[1:]} == {
+        ("index-out-of-range", "echo"),
+        ("communication-failure", "echo"),
+    }
 
 
 def test_torchrun_folders_tell_the_rank(tmp_path: Path) -> None:

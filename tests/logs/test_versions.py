@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """Which releases print a line: the packed table equals the record it was made from."""
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def test_every_recorded_line_gives_its_release() -> None:
 def test_no_release_that_is_not_recorded() -> None:
     for file, line, expression in {key[:3] for key in EXACT}:
         found = versions.releases(file, line, {"".join(expression.split())})
-        assert set(found) == {version for f, n, e, version in EXACT if (f, n, "".join(e.split())) == (file, line, "".join(expression.split()))}
+        assert set(found) == {
+            version for f, n, e, version in EXACT if (f, n, "".join(e.split())) == (file, line, "".join(expression.split()))
+        }
 
 
 def test_unrecorded_lines_give_nothing() -> None:
@@ -52,7 +55,11 @@ def test_release_is_told_from_the_printed_line(release: str) -> None:
 
 def test_windows_prints_no_kernel_but_the_line_tells_it() -> None:
     text = "C:\\cb\\pytorch_1000000000000\\work\\aten\\src\\ATen\\native\\cuda\\Loss.cu:{}: block: [0,0,0], thread: [1,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
-    rows = {(each["line"], tuple(each["kernels"])) for each in RECORDS if each["file"] == "Loss.cu" and each["assertion"] == "t >= 0 && t < n_classes"}
+    rows = {
+        (each["line"], tuple(each["kernels"]))
+        for each in RECORDS
+        if each["file"] == "Loss.cu" and each["assertion"] == "t >= 0 && t < n_classes"
+    }
     assert rows
     for line, kernels in rows:
         cause = explain_text(text.format(line)).cause

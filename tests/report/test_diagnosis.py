@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a printed line stands here as one line
 """The text report is stable: one whole example, and reports of all roles."""
 
 from __future__ import annotations
@@ -65,5 +66,9 @@ def test_the_same_fault_on_the_cpu_is_shown_as_what_told_it() -> None:
 def test_lines_are_filled_to_the_width() -> None:
     for width in (60, 90, 110):
         lines = to_text(report_of(ECHOING), width=width).splitlines()
-        long = [line for line in lines if len(line) > width and " " in line.strip() and not line.lstrip().startswith(("$", "#", "assert"))]
+        long = [
+            line
+            for line in lines
+            if len(line) > width and " " in line.strip() and not line.lstrip().startswith(("$", "#", "assert"))
+        ]
         assert [line for line in long if len(line.split()) > 2 and len(max(line.split(), key=len)) < width // 2] == []

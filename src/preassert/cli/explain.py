@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
         prog="preassert explain",
         description="What a log, traceback or notebook output means, and what to fix.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # with a width, argparse need not import shutil to ask for the terminal's
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=WIDEST),
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="log files, patterns, folders, notebooks; - is standard input")
     parser.add_argument("--json", action="store_true", help="print JSON (schema preassert.explain/1)")

@@ -111,7 +111,10 @@ def facts(explanation: Explanation) -> list[str]:
     if explanation.restart_required:
         found.append(_launch_mode())
         if not explanation.to_dict()["assert_lines"] and explanation.verdict == "device-assert-unlocated":
-            found.append("the assertion line went to the process's own stderr, above or in the log of the notebook server; no Python hook sees it")
+            found.append(
+                "the assertion line went to the process's own stderr, above or in the log of the notebook "
+                "server; no Python hook sees it"
+            )
     return found
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 from preassert import hazards
 from preassert.logs import versions
 from preassert.logs.lines import Text
-from preassert.logs.squeeze import Squeezed
 from preassert.logs.patterns import lazy
+from preassert.logs.squeeze import Squeezed
 
 Form = Literal["cuda", "rocm", "xpu", "dsa", "verbose", "fragment", "host"]
 Coordinates = tuple[int, int, int]
@@ -26,7 +26,10 @@ _THREAD_PLACE = lazy(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
 _FILE = lazy(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
 _NO_FILE = lazy(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
 _PATH_CHARS = lazy(r"[\w./\\+~@%=\-]")
-_ROOT = lazy(r"(?:\.{1,2}/|/(?:pytorch|opt|__w|usr|tmp|home|build|b|root|workspace|work|mnt|data|src|io|var|__t|kaggle|paddle)/|[A-Za-z]:[\\/])")
+_ROOT = lazy(
+    r"(?:\.{1,2}/|/(?:pytorch|opt|__w|usr|tmp|home|build|b|root|workspace|work|mnt|data|src|io|var|__t|kaggle"
+    r"|paddle)/|[A-Za-z]:[\\/])"
+)
 _DEVICE_WORD = lazy(r"[Dd]evice-side$")
 _NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
 _COMMENT = lazy(r"\s*(?://|#|/?\*)")
@@ -40,13 +43,21 @@ _INDUCTOR = lazy(r"torchinductor|<frozen|^unknown$|[/\\]c\w{40,}\.py|triton")
 
 # Files of torch that assert about one kind of value only: enough for an expression that is not on record
 _FILE_HAZARDS = {
-    "ClassNLLCriterion.cu": "target-out-of-range", "SpatialClassNLLCriterion.cu": "target-out-of-range",
-    "NLLLoss2d.cu": "target-out-of-range", "MultiMarginLoss.cu": "target-out-of-range", "MultiMarginCriterion.cu": "target-out-of-range",
-    "BCECriterion.cu": "probability-outside-unit-interval", "LossCTC.cu": "ctc-target-invalid",
-    "ScatterGatherKernel.cu": "gather-index-out-of-range", "THCTensorScatterGather.cu": "gather-index-out-of-range",
-    "MultinomialKernel.cu": "invalid-sampling-distribution", "MaxUnpooling.cu": "invalid-pooling-index",
-    "EmbeddingBag.cu": "embedding-index-out-of-range", "DynamicCast.h": "kernel-internal-assert", "TypeCast.h": "kernel-internal-assert",
-}  # fmt: skip
+    "ClassNLLCriterion.cu": "target-out-of-range",
+    "SpatialClassNLLCriterion.cu": "target-out-of-range",
+    "NLLLoss2d.cu": "target-out-of-range",
+    "MultiMarginLoss.cu": "target-out-of-range",
+    "MultiMarginCriterion.cu": "target-out-of-range",
+    "BCECriterion.cu": "probability-outside-unit-interval",
+    "LossCTC.cu": "ctc-target-invalid",
+    "ScatterGatherKernel.cu": "gather-index-out-of-range",
+    "THCTensorScatterGather.cu": "gather-index-out-of-range",
+    "MultinomialKernel.cu": "invalid-sampling-distribution",
+    "MaxUnpooling.cu": "invalid-pooling-index",
+    "EmbeddingBag.cu": "embedding-index-out-of-range",
+    "DynamicCast.h": "kernel-internal-assert",
+    "TypeCast.h": "kernel-internal-assert",
+}
 
 
 @dataclass(eq=False, repr=False, match_args=False)
@@ -103,6 +114,8 @@ def _read(squeezed: Squeezed, texts: Sequence[Text], word: re.Match[str], edge: 
     expression, end, complete, verbose = _expression(squeezed, word)
     place = _CUDA_PLACE.search(left[-140:])
     form: Form
+    block: Coordinates | None
+    thread: Coordinates | None
     if place:
         form = "verbose" if verbose else "cuda"
         block, thread = _coordinates(place)
@@ -253,7 +266,15 @@ def _rank(texts: Sequence[Text], assertion: Assertion) -> int | None:
 
 
 def _fragment_or_host(
-    squeezed: Squeezed, texts: Sequence[Text], word: re.Match[str], left: str, base: int, expression: str, end: int, complete: bool, verbose: bool
+    squeezed: Squeezed,
+    texts: Sequence[Text],
+    word: re.Match[str],
+    left: str,
+    base: int,
+    expression: str,
+    end: int,
+    complete: bool,
+    verbose: bool,
 ) -> tuple[Assertion | None, int]:
     """An assertion without whole coordinates: a piece of a device assertion, or one of the C library."""
     thread = _THREAD_PLACE.search(left[-60:])
@@ -265,12 +286,9 @@ def _fragment_or_host(
         assertion = Assertion("fragment", index, squeezed.at(max(end - 1, 0)), expression, complete)
         if thread:
             assertion.thread = tuple(int(group[:9]) for group in thread.groups())  # type: ignore[assignment]
-        named = None
-        for named in re.finditer(r"([\w\-]+\.(?:cuh?|hip))\b", near):
-            pass
-        if named is not None:
-            assertion.file = named.group(1).replace(".hip", ".cu")
-            assertion.path = assertion.file
+        named = re.findall(r"([\w\-]+\.(?:cuh?|hip))\b", near)
+        if named:
+            assertion.path = assertion.file = named[-1].replace(".hip", ".cu")
         assertion.rank = _rank(texts, assertion)
         return assertion, end
     if complete and quoted:
@@ -294,7 +312,7 @@ def _dsa(texts: Sequence[Text]) -> Iterator[Assertion]:
     """The blocks that a build with TORCH_USE_CUDA_DSA puts into the exception text."""
     current: Assertion | None = None
     for index, text in enumerate(texts):
-        if "ssertion" not in text.text:
+        if "ssertion" not in text.text or (current is None and "GPU assertion failure message" not in text.text):
             continue
         for name, pattern in _DSA_FIELDS:
             match = pattern.search(text.text)
@@ -339,18 +357,25 @@ def bare(expression: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _index() -> tuple[dict[str, list[tuple[str, dict[str, Any]]]], dict[str, set[str]]]:
-    """(expression without blanks -> (slug, record); bare expression -> expressions without blanks)"""
+def _index() -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Expression without blanks -> (slug, record)."""
     exact: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    by_bare: dict[str, set[str]] = {}
     for slug, entry in hazards.raw().items():
         for record in entry["printed"]:
             key = squeeze(record["expression"].replace("\\n", "").replace("\n", ""))
             if key.startswith("<any") or "tmpN" in key:
                 continue
             exact.setdefault(key, []).append((slug, record))
-            by_bare.setdefault(bare(key), set()).add(key)
-    return exact, by_bare
+    return exact
+
+
+@lru_cache(maxsize=1)
+def _by_bare() -> dict[str, set[str]]:
+    """Bare expression -> expressions without blanks; needed only for texts that lost characters."""
+    table: dict[str, set[str]] = {}
+    for key in _index():
+        table.setdefault(bare(key), set()).add(key)
+    return table
 
 
 @lru_cache(maxsize=1)
@@ -360,17 +385,17 @@ def record_files() -> frozenset[str]:
 
 
 def _is_on_record(expression: str, complete: bool) -> bool:
-    exact, by_bare = _index()
+    exact = _index()
     if len(expression) < 9:
         return False
-    if expression in exact or bare(expression) in by_bare or _spliced(expression) is not None:
+    if expression in exact or bare(expression) in _by_bare() or _spliced(expression) is not None:
         return True
     return not complete and len(expression) >= 12 and any(key.startswith(expression) for key in exact)
 
 
 def _spliced(expression: str) -> str | None:
     """The expression on record that begins a longer text: another process printed into the same line."""
-    exact, _ = _index()
+    exact = _index()
     return max((key for key in exact if len(key) >= 20 and expression.startswith(key)), key=len, default=None)
 
 
@@ -380,13 +405,15 @@ _COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
 @lru_cache(maxsize=4096)
 def meaning(form: str, file: str | None, path: str | None, kernel: str | None, expression: str, complete: bool) -> Meaning:
     """Hazard and catalogue records of an assertion (the fields of :class:`Assertion` that decide it)."""
-    exact, by_bare = _index()
+    exact = _index()
     expression = expression.replace("\\n", "")
     compiled = _COMPILED_INDEX.match(expression) and not (file or "").endswith((".cu", ".cuh"))
     if compiled or (not complete and expression.startswith("indexoutofbounds:0<=tmp")):
-        records = [record for record in hazards.raw()["compiled-index-out-of-range"]["printed"]]
+        records = hazards.raw()["compiled-index-out-of-range"]["printed"]
         return Meaning("compiled-index-out-of-range", tuple(records[:1]), _spaced(expression), True)
-    keys = {expression} if expression in exact else set(by_bare.get(bare(expression), ()) if len(bare(expression)) >= 6 else ())
+    keys = (
+        {expression} if expression in exact else set(_by_bare().get(bare(expression), ()) if len(bare(expression)) >= 6 else ())
+    )
     if not complete and not keys:
         return _meaning_of_cut(file, expression)
     if not keys and form == "fragment" and (whole := _spliced(expression)):
@@ -404,7 +431,7 @@ def meaning(form: str, file: str | None, path: str | None, kernel: str | None, e
 
 def _meaning_of_cut(file: str | None, expression: str) -> Meaning:
     """An expression that was cut off: everything on record that goes on like it must be one hazard."""
-    exact, _ = _index()
+    exact = _index()
     longer = [pair for key, pairs in exact.items() if key.startswith(expression) for pair in pairs]
     here = [pair for pair in longer if _same_file(pair[1]["file"], file)]
     chosen = here or (longer if len(expression) >= 9 and file not in record_files() else [])
@@ -436,7 +463,11 @@ def _has_any_name(record: dict[str, Any], kernel: str | None) -> bool:
     """The line names a kernel, and the record is about other, named kernels only."""
     if kernel is None or not kernel[:1].isalpha():
         return False
-    return False if "operator()" in kernel or "lambda" in kernel else not _has_kernel(record, kernel) and len(record["expression"]) < 16
+    return (
+        False
+        if "operator()" in kernel or "lambda" in kernel
+        else not _has_kernel(record, kernel) and len(record["expression"]) < 16
+    )
 
 
 def _same_file(recorded: str, file: str | None) -> bool:

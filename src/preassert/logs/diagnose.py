@@ -17,10 +17,10 @@ from preassert.logs.assertion import Assertion, Meaning
 from preassert.logs.failures import UNLOCATED, Failure
 from preassert.logs.frames import Frame
 from preassert.logs.lines import Text, logical_lines
+from preassert.logs.patterns import lazy
 from preassert.logs.reading import Source
 from preassert.logs.scan import Passage, scan
 from preassert.model import Diagnosis, Role
-from preassert.logs.patterns import lazy
 
 SCHEMA = "preassert.explain/1"
 UNKNOWN, CLEAN = "unknown", "clean"
@@ -36,7 +36,10 @@ _CRITERIA = {
     "ClassNLL": "target-out-of-range", "SpatialClassNLL": "target-out-of-range", "MultiMargin": "target-out-of-range",
     "BCE": "probability-outside-unit-interval",
 }  # fmt: skip
-_RANK_IN_NAME = lazy(r"(?:rank|worker|node|process|proc|task)[_\-.]?(\d{1,5})(?!\d)|(?:^|[/\\])(\d{1,5})[/\\](?:stderr|stdout)(?:\.log)?", re.IGNORECASE)
+_RANK_IN_NAME = lazy(
+    r"(?:rank|worker|node|process|proc|task)[_\-.]?(\d{1,5})(?!\d)|(?:^|[/\\])(\d{1,5})[/\\](?:stderr|stdout)(?:\.log)?",
+    re.IGNORECASE,
+)
 _TIMESTAMP = lazy(r"(\d{4}-\d\d-\d\d)[T :](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 
 # Operators that only call another one of the list: the assertion is of the one they call
@@ -156,7 +159,7 @@ def _passage(log: Log, passage: Passage, cell: int | None) -> None:
         failure.index += start
         log.failures.append(failure)
     for group in frames.find(texts):
-        log.tracebacks.append([Frame(frame.file, frame.line, frame.function, frame.source, frame.index + start) for frame in group])
+        log.tracebacks.append([Frame(frame.file, frame.line, frame.function, frame.source, frame.at + start) for frame in group])
 
 
 # ---------------------------------------------------------------------------------------------------------------- answering
@@ -187,7 +190,14 @@ def _assertion_events(log: Log) -> list[Event]:
     groups: dict[tuple[Any, ...], Event] = {}
     for each in log.assertions:
         meaning = assertion.meaning(each.form, each.file, each.path, each.kernel, each.expression, each.complete)
-        key = (each.form == "host", each.file, each.line, assertion.kernel_name(each.kernel) if each.kernel else None, meaning.expression, meaning.hazard)
+        key = (
+            each.form == "host",
+            each.file,
+            each.line,
+            assertion.kernel_name(each.kernel) if each.kernel else None,
+            meaning.expression,
+            meaning.hazard,
+        )
         event = groups.get(key)
         if event is None:
             rank = each.rank if each.rank is not None else log.rank
@@ -206,7 +216,9 @@ def _attribute(log: Log, events: list[Event]) -> None:
     for tail, count in log.tallies.items():
         text = assertion.squeeze(tail.decode("utf-8", "replace"))
         expression = assertion.bare(text.partition("ssertion")[2].partition("failed")[0])
-        owner = next((event for event in events if event.assertion and assertion.bare(event.assertion.expression) == expression), None)
+        owner = next(
+            (event for event in events if event.assertion and assertion.bare(event.assertion.expression) == expression), None
+        )
         if owner is None:
             log.notes.append(f"{count:,} assertion lines were counted that fit none of those that were read")
             continue
@@ -214,13 +226,17 @@ def _attribute(log: Log, events: list[Event]) -> None:
         owner.dropped += count
 
 
-_MENTION_LINE = lazy(r"^\s*(?:[0-9a-f]{7,40}\s+\w|#|//|\+\s|commit |Subject:|.{0,60}\b(?:docs?|README|CHANGELOG)\b[^/]{0,40}:)|(?:PASSED|\.\.\. ok)\s*$|[=(]\s*r?[\"'].*ssertion")
+_MENTION_LINE = lazy(
+    r"^\s*(?:[0-9a-f]{7,40}\s+\w|#|//|\+\s|commit |Subject:|.{0,60}\b(?:docs?|README|CHANGELOG)\b[^/]{0,40}:)"
+    r"|(?:PASSED|\.\.\. ok)\s*$|[=(]\s*r?[\"'].*ssertion"
+)
 
 
 def _is_mention(event: Event) -> bool:
     """A quoted assertion in a history, in a test or in source code, in a text without any other failure."""
-    text = event.log.texts[event.index]
-    if not _MENTION_LINE.search(text.text):
+    text = event.log.texts[event.index].text
+    plain = text.startswith(("/", "../")) and not text.startswith("//") and text.endswith("failed.")
+    if plain or not _MENTION_LINE.search(text):
         return False
     return not any(failure.strong for failure in [*event.log.failures, *event.log.foreign])
 
@@ -269,9 +285,9 @@ def _answer_assertion(logs: Sequence[Log], events: list[Event], shape: tuple[int
 def _frames_near(log: Log, index: int) -> list[Frame]:
     """The traceback that belongs to a failure: the first after it, else the last one before it; within one notebook cell."""
     cell = log.texts[index].cell if log.texts else None
-    groups = [group for group in log.tracebacks if log.texts[group[0].index].cell == cell]
-    after = next((group for group in groups if group[-1].index > index), None)
-    before = next((group for group in reversed(groups) if group[-1].index <= index), None)
+    groups = [group for group in log.tracebacks if log.texts[group[0].at].cell == cell]
+    after = next((group for group in groups if group[-1].at > index), None)
+    before = next((group for group in reversed(groups) if group[-1].at <= index), None)
     return after or before or []
 
 
@@ -346,7 +362,9 @@ def _single_rank(event: Event, logs: Sequence[Log]) -> int | None:
     return failed.pop() if len(failed) == 1 else None
 
 
-def _assertion_diagnosis(event: Event, role: Role, stack: Sequence[Frame], rank: int | None, shape: tuple[int, ...] | None) -> Diagnosis:
+def _assertion_diagnosis(
+    event: Event, role: Role, stack: Sequence[Frame], rank: int | None, shape: tuple[int, ...] | None
+) -> Diagnosis:
     printed, meaning = event.assertion, event.meaning
     assert printed is not None
     assert meaning is not None
@@ -454,7 +472,9 @@ def _evidence(event: Event) -> str:
     last = event.index
     if event.assertion is not None:
         last = min(event.assertion.last, event.index + 8)
-    pieces = [log.texts[event.index].shown.strip()] + [log.texts[index].text.strip() for index in range(event.index + 1, last + 1)]
+    pieces = [log.texts[event.index].shown.strip()] + [
+        log.texts[index].text.strip() for index in range(event.index + 1, last + 1)
+    ]
     joined = pieces[0]
     for piece in pieces[1:]:
         joined += piece if joined[-1:].isalnum() and piece[:1].isalnum() and len(joined) > 60 else " " + piece
@@ -482,7 +502,9 @@ def _believed(log: Log) -> list[Failure]:
     corroborated = any(failure.what in ("exception", "traceback", "crash") for failure in log.foreign) or any(
         failures.HINT.search(text.text) for text in log.texts[:20_000]
     )
-    return [failure for failure in log.failures if failure.strong or (corroborated and failure.hazard != "unsupported-device-code")]
+    return [
+        failure for failure in log.failures if failure.strong or (corroborated and failure.hazard != "unsupported-device-code")
+    ]
 
 
 def _first_failure(logs: Sequence[Log]) -> Event | None:
@@ -513,7 +535,16 @@ def _with_host(first: Event, later: Event) -> Failure:
     assert failure is not None
     assert host is not None
     return Failure(
-        failure.index, "device", host.hazard, True, failure.text, host.pattern, host.operators, host.argument, what=later.log.texts[later.index].shown, rank=failure.rank
+        failure.index,
+        "device",
+        host.hazard,
+        True,
+        failure.text,
+        host.pattern,
+        host.operators,
+        host.argument,
+        what=later.log.texts[later.index].shown,
+        rank=failure.rank,
     )
 
 
@@ -542,7 +573,10 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
         confidence = "likely" if failure.what else "determined"
     elif verdict == "blas-or-dnn-failure":
         confidence = "undetermined"
-        likely = [*advice.clues(stack, _around(event)), advice.Clue("out-of-memory", "the handle or the workspace may not have fitted into memory")]
+        likely = [
+            *advice.clues(stack, _around(event)),
+            advice.Clue("out-of-memory", "the handle or the workspace may not have fitted into memory"),
+        ]
     restart: bool | None
     if failure.kind == "host":
         restart = None if "AcceleratorError" in failure.text else False
@@ -564,7 +598,9 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
     if verdict == UNLOCATED and len(stack) and advice.innocent(stack):
         extra["innocent_source"] = advice.frame_text(stack[-1]).strip()
     event.count = 1 if verdict == UNLOCATED else event.count
-    diagnoses = [_diagnosis(event, "cause", _single_rank(event, logs), operator=operator, argument=argument, stack=stack, extra=extra)]
+    diagnoses = [
+        _diagnosis(event, "cause", _single_rank(event, logs), operator=operator, argument=argument, stack=stack, extra=extra)
+    ]
     diagnoses.extend(_echoes(logs, event))
     return Report(verdict, restart, tuple(diagnoses), _extra(logs, event, verdict, stack, (), confidence, likely))
 
@@ -572,11 +608,11 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
 def _failing_frames(log: Log, index: int) -> list[Frame]:
     """The frames above an exception line; for faulthandler and pasted pieces, those below it."""
     cell = log.texts[index].cell
-    groups = [group for group in log.tracebacks if log.texts[group[0].index].cell == cell]
-    before = next((group for group in reversed(groups) if group[0].index <= index), None)
-    if before is not None and index - before[-1].index <= 40:
+    groups = [group for group in log.tracebacks if log.texts[group[0].at].cell == cell]
+    before = next((group for group in reversed(groups) if group[0].at <= index), None)
+    if before is not None and index - before[-1].at <= 40:
         return before
-    return next((group for group in groups if group[0].index > index), None) or before or []
+    return next((group for group in groups if group[0].at > index), None) or before or []
 
 
 def _host_operator(failure: Failure, stack: Sequence[Frame]) -> str | None:
@@ -597,7 +633,9 @@ def _first_foreign(logs: Sequence[Log], assertions: Sequence[Event]) -> Event | 
         if chosen:
             first = chosen[0]
             events.append(Event(log, first.index, UNKNOWN, "failure", rank=first.rank, failure=first))
-    events.extend(event for event in assertions if event.assertion is not None and event.assertion.form == "host" and not _is_mention(event))
+    events.extend(
+        event for event in assertions if event.assertion is not None and event.assertion.form == "host" and not _is_mention(event)
+    )
     events = _in_time(events, logs)
     return events[0] if events else None
 
@@ -622,7 +660,11 @@ def _echoes(logs: Sequence[Log], cause: Event) -> list[Diagnosis]:
         for failure in _believed(log):
             if failure.hazard is None or (log is cause.log and failure.index == cause.index and cause.kind == "failure"):
                 continue
-            inside = cause.assertion is not None and log is cause.log and cause.assertion.first <= failure.index <= cause.assertion.last
+            inside = (
+                cause.assertion is not None
+                and log is cause.log
+                and cause.assertion.first <= failure.index <= cause.assertion.last
+            )
             if inside and failure.kind == "host":
                 continue
             before = log is cause.log and failure.index < cause.index and cause.kind != "assertion"
@@ -705,6 +747,11 @@ def _frame_dict(frame: Frame) -> dict[str, Any]:
     return {"file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source}
 
 
+_DEAD_CONTEXT = (
+    "the CUDA context of that process is dead; every later CUDA call fails until the process (the notebook kernel) restarts"
+)
+
+
 def _restart_reason(event: Event | None, verdict: str | None) -> str | None:
     if event is None or verdict is None:
         return None
@@ -712,21 +759,25 @@ def _restart_reason(event: Event | None, verdict: str | None) -> str | None:
         assert event.assertion is not None
         if event.assertion.form in ("rocm", "xpu"):
             return "the runtime aborts the process when a kernel asserts"
-        return "the CUDA context of that process is dead; every later CUDA call fails until the process (the notebook kernel) restarts"
+        return _DEAD_CONTEXT
     failure = event.failure
     if failure is not None and failure.kind == "host":
         return "the error was raised on the host, before a kernel could fail"
     reasons = {
         "out-of-memory": "the context still works after an allocation failed; free memory or use smaller batches",
         "unsupported-device-code": "nothing ran, so nothing broke; it fails again until another build or driver is installed",
-        "blas-or-dnn-failure": "it depends: if torch.zeros(1, device='cuda') fails too, the context is dead and the process must restart",
-        "communication-failure": "the process group is lost; whether this rank's GPU still works depends on what failed first, on which rank",
+        "blas-or-dnn-failure": (
+            "it depends: if torch.zeros(1, device='cuda') fails too, the context is dead and the process must restart"
+        ),
+        "communication-failure": (
+            "the process group is lost; whether this rank's GPU still works depends on what failed first, on which rank"
+        ),
         "hardware-fault": "the GPU cannot be used until it is reset or replaced",
         UNKNOWN: None,
     }
     if verdict in reasons:
         return reasons[verdict]
-    return "the CUDA context of that process is dead; every later CUDA call fails until the process (the notebook kernel) restarts"
+    return _DEAD_CONTEXT
 
 
 def _asynchronous(event: Event | None, verdict: str | None) -> str | None:
@@ -738,8 +789,9 @@ def _asynchronous(event: Event | None, verdict: str | None) -> str | None:
     if verdict == "communication-failure":
         return None
     return (
-        "kernels run asynchronously: unless CUDA_LAUNCH_BLOCKING=1 was set before CUDA started, the frames show where the error was noticed, "
-        "which may be later than where it happened; which of several bad lines prints first depends on driver and hardware"
+        "kernels run asynchronously: unless CUDA_LAUNCH_BLOCKING=1 was set before CUDA started, the frames show where the error "
+        "was noticed, which may be later than where it happened; which of several bad lines prints first depends on driver "
+        "and hardware"
     )
 
 

@@ -37,7 +37,11 @@ def describe(
         shape: shape of the offending argument, as the person gives it, to turn positions into coordinates.
         whole: False if more lines were printed than ``assertions`` holds.
     """
-    placed = [each for each in assertions if each.block is not None and each.thread is not None and each.form in ("cuda", "verbose", "dsa")]
+    placed = [
+        each
+        for each in assertions
+        if each.block is not None and each.thread is not None and each.form in ("cuda", "verbose", "dsa")
+    ]
     if not placed:
         return Elements()
     name = kernels[0] if kernels else ""
@@ -51,7 +55,12 @@ def describe(
 
 
 def _layout(
-    name: str, file: str, expression: str, ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]], releases: Sequence[str], shape: tuple[int, ...] | None
+    name: str,
+    file: str,
+    expression: str,
+    ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]],
+    releases: Sequence[str],
+    shape: tuple[int, ...] | None,
 ) -> Elements:
     if name == "vectorized_gather_kernel":
         positions = sorted({block[0] for block, _ in ids})
@@ -61,7 +70,9 @@ def _layout(
         return Elements((f"row of target: {_listed(rows, None)}",), len(rows))
     if name in ("sampleMultinomialOnce", "renormRowsL1"):
         rows = sorted({block[0] for block, _ in ids})
-        return Elements((f"row of the probabilities: {_listed(rows, None)} (plus a multiple of the grid, for very many rows)",), len(rows))
+        return Elements(
+            (f"row of the probabilities: {_listed(rows, None)} (plus a multiple of the grid, for very many rows)",), len(rows)
+        )
     if name == "binarySearchForMultinomial":
         rows = sorted({block[1] for block, _ in ids})
         return Elements((f"row of the probabilities: {_listed(rows, None)}; every sample of the row prints",), len(rows))
@@ -70,7 +81,9 @@ def _layout(
     if "no_reduce" in name and ("nll_loss" in name or "ClassNLL" in name):
         if file == "Loss.cu":
             rows = sorted({block[0] * 1024 + thread[0] for block, thread in ids})
-            return Elements((f"row of target: {_listed(rows, shape)} (plus a multiple of the grid, for very many rows)",), len(rows))
+            return Elements(
+                (f"row of target: {_listed(rows, shape)} (plus a multiple of the grid, for very many rows)",), len(rows)
+            )
         return Elements()
     if name.endswith(("_kernel_1d", "_kernel1")) and ("nll_loss" in name or "ClassNLL" in name):
         return Elements(("the only element of target",), 1)
@@ -83,7 +96,10 @@ def _layout(
         return _iterated(ids, *width, shape) if width else Elements()
     if name.startswith("indexSelectLargeIndex"):
         return Elements(
-            ("block and thread give a position in the output; divide it by the row size (embedding_dim) to get the position of the id",)
+            (
+                "block and thread give a position in the output; divide it by the row size (embedding_dim) "
+                "to get the position of the id",
+            )
         )
     if name.startswith("indexSelectSmallIndex"):
         return Elements(("at most 16 indices were looked up; which of them was bad cannot be told from the ids",), 1)
@@ -107,7 +123,11 @@ def _spatial(name: str, ids: list[tuple[tuple[int, int, int], tuple[int, int, in
         lines = []
         for sample, first in sorted(told)[:SHOWN]:
             count = len(range(first, pixels, stride))
-            place = f"target[{sample}, {first // width}, {first % width}]" if count == 1 else f"sample {sample}, one of the {count} pixels {first} + k*{stride}"
+            place = (
+                f"target[{sample}, {first // width}, {first % width}]"
+                if count == 1
+                else f"sample {sample}, one of the {count} pixels {first} + k*{stride}"
+            )
             lines.append(place)
         rest = len(told) - SHOWN
         return Elements((*lines, f"and {rest} more") if rest > 0 else tuple(lines), len(told))
@@ -118,8 +138,10 @@ def _spatial(name: str, ids: list[tuple[tuple[int, int, int], tuple[int, int, in
     )
 
 
-def _one_block(ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]], releases: Sequence[str], shape: tuple[int, ...] | None) -> Elements:
-    """One block works through the batch: row i belongs to thread i modulo the block size (32; from 2.8 a power of two up to 1024)."""
+def _one_block(
+    ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]], releases: Sequence[str], shape: tuple[int, ...] | None
+) -> Elements:
+    """One block works through the batch: row i is handled by thread i modulo the block size (32; from 2.8 a power of two)."""
     threads = sorted({thread[0] for _, thread in ids})
     old = [release for release in releases if _key(release) < (2, 8)]
     size = 32
@@ -136,7 +158,10 @@ def _one_block(ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]], rel
     if rows is not None and exact:
         told = [f"row {thread} or a row {size} further on" for thread in threads[:SHOWN]]
         return Elements((f"of {rows} rows of target: {'; '.join(told)}",), len(threads))
-    return Elements((f"row of target modulo {size}: {_listed(threads, None)} (exactly these rows if the batch has at most {size})",), len(threads))
+    return Elements(
+        (f"row of target modulo {size}: {_listed(threads, None)} (exactly these rows if the batch has at most {size})",),
+        len(threads),
+    )
 
 
 def _log2(number: int) -> float:
@@ -167,9 +192,7 @@ def _iterated(
         if len(single) == len(firsts):
             return Elements((f"element of the index, in iteration order: {_listed(firsts, shape)}",), len(firsts))
     steps = ", ".join(f"+{threads * k}" for k in range(1, items)) if items <= 4 else f"+{threads} ... +{threads * (items - 1)}"
-    return Elements(
-        (f"element of the index, in iteration order: {_listed(firsts, None)}, each itself or {steps}",), len(firsts)
-    )
+    return Elements((f"element of the index, in iteration order: {_listed(firsts, None)}, each itself or {steps}",), len(firsts))
 
 
 def _product(shape: tuple[int, ...]) -> int:

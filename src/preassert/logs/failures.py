@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from preassert import hazards
@@ -22,15 +23,52 @@ WRAPPED_CHARS = 50  # no terminal is narrower
 
 UNLOCATED = "device-assert-unlocated"
 
-_INTERESTING = lazy(
-    r"rror|ssert|xception|STATUS_|Status|Xid|atchdog|emory|fault|FAIL|failed|Killed|SIGKILL|SIGSEGV|dumped|terminate|panic|fallen off"
-    r"|out of bounds|out of range|not compatible|too old|Out of bounds|NCCL|nccl|ECC|gloo|status=1|exit code|exitcode|exited with"
-    r"|is out |nvalid |Violation|For debugging|CRITICAL|FATAL|Traceback|nsupported"
+_INTERESTING = (
+    "rror",
+    "ssert",
+    "xception",
+    "STATUS_",
+    "Status",
+    "Xid",
+    "atchdog",
+    "emory",
+    "fault",
+    "FAIL",
+    "failed",
+    "Killed",
+    "SIGKILL",
+    "SIGSEGV",
+    "dumped",
+    "terminate",
+    "panic",
+    "fallen off",
+    "out of bounds",
+    "out of range",
+    "not compatible",
+    "too old",
+    "Out of bounds",
+    "NCCL",
+    "nccl",
+    "ECC",
+    "gloo",
+    "status=1",
+    "exit code",
+    "exitcode",
+    "exited with",
+    "is out ",
+    "nvalid ",
+    "Violation",
+    "For debugging",
+    "CRITICAL",
+    "FATAL",
+    "Traceback",
+    "nsupported",
 )
 
 # Words of the catalogue's device hazards: the GPU (or its runtime) reports them; all others are raised on the host
 _DEVICE_SLUGS = (
-    "illegal-memory-access", "out-of-memory", "blas-or-dnn-failure", "communication-failure", "unsupported-device-code", "hardware-fault",
+    "illegal-memory-access", "out-of-memory", "blas-or-dnn-failure", "communication-failure", "unsupported-device-code",
+    "hardware-fault",
 )  # fmt: skip
 
 # Wordings beyond the catalogue's: runtimes of other vendors, old releases, tools
@@ -38,68 +76,170 @@ _MORE: tuple[tuple[str, str], ...] = (
     (UNLOCATED, r"[Dd]evice-side assert(?:ion)? (?:was )?triggered|CUDA_ERROR_ASSERT\b|\bcudaErrorAssert\b|\bhipErrorAssert\b"),
     (UNLOCATED, r"\berror(?: code)?[ =:]*(?:\()?(?:59|710)\b(?!\.)(?=\D*assert)|CUDA error[ :(]*710\b"),
     (UNLOCATED, r"HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception"),
-    ("illegal-memory-access", r"\bcudaErrorIllegalAddress\b|\bhipErrorIllegalAddress\b|\bcudaErrorLaunchFailure\b|hipErrorLaunchFailure\b"),
+    (
+        "illegal-memory-access",
+        r"\bcudaErrorIllegalAddress\b|\bhipErrorIllegalAddress\b|\bcudaErrorLaunchFailure\b|hipErrorLaunchFailure\b",
+    ),
     ("illegal-memory-access", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|NVRM: Xid \([^)]*\): (?:13|31)\b"),
-    ("illegal-memory-access", r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+(?: bytes)?|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal"),
+    (
+        "illegal-memory-access",
+        r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+(?: bytes)?"
+        r"|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal",
+    ),
     ("illegal-memory-access", r"\bmisaligned address\b"),
-    ("out-of-memory", r"\btorch(?:\.cuda)?\.OutOfMemoryError\b|\bOutOfMemoryError: (?:CUDA|HIP|XPU|Tried)|cudaErrorMemoryAllocation|XPU out of memory"),
-    ("unsupported-device-code", r"device kernel image is invalid|no CUDA-capable device is detected|cudaErrorNoKernelImageForDevice"),
-    ("unsupported-device-code", r"forward compatibility was attempted on non supported HW|cudaErrorUnsupportedPtxVersion|named symbol not found"),
-    ("hardware-fault", r"GPU is lost|Unable to determine the device handle for GPU|cudaErrorECCUncorrectable|NVRM: Xid \([^)]*\): (?:61|62|92)\b"),
+    (
+        "out-of-memory",
+        r"\btorch(?:\.cuda)?\.OutOfMemoryError\b|\bOutOfMemoryError: (?:CUDA|HIP|XPU|Tried)"
+        r"|cudaErrorMemoryAllocation|XPU out of memory",
+    ),
+    (
+        "unsupported-device-code",
+        r"device kernel image is invalid|no CUDA-capable device is detected|cudaErrorNoKernelImageForDevice",
+    ),
+    (
+        "unsupported-device-code",
+        r"forward compatibility was attempted on non supported HW|cudaErrorUnsupportedPtxVersion|named symbol not found",
+    ),
+    (
+        "hardware-fault",
+        r"GPU is lost|Unable to determine the device handle for GPU|cudaErrorECCUncorrectable"
+        r"|NVRM: Xid \([^)]*\): (?:61|62|92)\b",
+    ),
     ("blas-or-dnn-failure", r"\bcuDNN error: |\bcublas runtime error\b|\bMIOPEN(?:_| )STATUS_\w+|rocblas_status_(?!success)\w+"),
-    ("communication-failure", r"ProcessGroupNCCL\S* .{0,200}(?:taking the entire process down|Timeout at NCCL work)|\bncclInvalidUsage\b"),
-    ("communication-failure", r"\bDistBackendError\b|DistNetworkError|DistStoreError|Socket Timeout|\bRCCL error\b|Some NCCL operations have failed or timed out"),
+    (
+        "communication-failure",
+        r"ProcessGroupNCCL\S* .{0,200}(?:taking the entire process down|Timeout at NCCL work)|\bncclInvalidUsage\b",
+    ),
+    (
+        "communication-failure",
+        r"\bDistBackendError\b|DistNetworkError|DistStoreError|Socket Timeout|\bRCCL error\b"
+        r"|Some NCCL operations have failed or timed out",
+    ),
     ("index-out-of-range", r"AcceleratorError: index -?\d+ is out of bounds|\bindex -?\d+ is out of bounds: \d+, range 0 to \d+"),
 )
 
 _NOT_TORCH = lazy(
-    r"for axis \d|positional indexer|(?:list|tuple|string|range object|pop) index out of range|tensorflow|jaxlib|\bpaddle\b|keras|mxnet", re.IGNORECASE
+    r"for axis \d|positional indexer|(?:list|tuple|string|range object|pop) index out of range|tensorflow"
+    r"|jaxlib|\bpaddle\b|keras|mxnet",
+    re.IGNORECASE,
 )
 
 # Where a failure stands in its line
-_CLASS = lazy(r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?")
+_CLASS = lazy(
+    r"(?:^|[\s\]>│|.;'\"({=:/s%])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt|WouldBlock"
+    r"|NotFound))\b(?:\[[^\]]{0,40}\])?\(?['\"]?: ?"
+)
 _LABEL = lazy(
-    r"(?:[Ee]rror|ERROR|[Ff]ail(?:ed|ure)?|FAIL(?:ED|URE)?|[Cc]aught|[Ee]xception|EXCEPTION|what\(\)|[Rr]eason|[Dd]etails?|[Mm]essage|[Ee]rrors|[Cc]rash(?:ed)?"
-    r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+|(?:GPU)?[Aa]ssert(?:ion)?|[Ww]arning)"
+    r"(?:[Ee]rror|ERROR|[Ff]ail(?:ed|ure)?|FAIL(?:ED|URE)?|[Cc]aught|[Ee]xception|EXCEPTION|what\(\)|[Rr]eason"
+    r"|[Dd]etails?|[Mm]essage|[Ee]rrors|[Cc]rash(?:ed)?"
+    r"|[Aa]bort(?:ed|ing)?|[Rr]aised|[Ss]tatus|[Ff]atal|FATAL|[Cc]ause|[Pp]roblem|hit an exception"
+    r"|[Tt]raceback|[Ss]ynchronize|[Ss]ynchronise|error=\d+|kernel|NVRM|\)|line=\d+|(?:GPU)?[Aa]ssert(?:ion)?"
+    r"|[Ww]arning)"
     r"(?: (?:in|at|on|for|during|while|with) [^:]{1,80})?['\"]?\s{0,4}[:=>\-]{1,3}\s{0,4}[\[(]?['\"(]{0,2}$"
 )
 _DEVICE_LABEL = lazy(
-    r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure|ERROR)?(?: ?[\[(][\w ]{0,12}[\])])?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
-    r"|Triton Error \[\w+\]: |(?:\w+Error|\w+) ?: ?(?=$)|Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?|\w+ failed to synchronize: |cuda\w+: |failed with )$"
+    r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure"
+    r"|ERROR)?(?: ?[\[(][\w ]{0,12}[\])])?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
+    r"|Triton Error \[\w+\]: |(?:\w+Error|\w+) ?: ?(?=$)|Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?"
+    r"|\w+ failed to synchronize: |cuda\w+: |failed with )$"
 )
 _AFTER = lazy(
-    r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging|Exception raised|- |-?\d|when calling|on device|\[|Device-side"
+    r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging"
+    r"|Exception raised|- |-?\d|when calling|on device|\[|Device-side"
     r"|[A-Z][a-z]+ |to |of |,|:|from |/|\|)"
 )
 _PROSE_AFTER = lazy(
-    r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may|might|does|page|will|by)\b|^[\"'`”’]\s+[a-z]"
+    r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and"
+    r"|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may"
+    r"|might|does|page|will|by)\b|^[\"'`”’]\s+[a-z]"
 )
 _MENTION = lazy(
-    r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:|TODO\b|NOTE\b)"
+    r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b"
+    r"|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:"
+    r"|TODO\b|NOTE\b)"
 )
-_TEST_STATUS = lazy(r"\b(?:PASSED|SKIPPED|XFAIL|XPASS|DESELECTED)\b|\.\.\. ?(?:ok|skipped|expected failure)|^\s*(?:ok|not ok) \d+ |::test_\w+|^test_\w+ ")
+_TEST_STATUS = lazy(
+    r"\b(?:PASSED|SKIPPED|XFAIL|XPASS|DESELECTED)\b|\.\.\. ?(?:ok|skipped|expected failure)|^\s*(?:ok"
+    r"|not ok) \d+ |::test_\w+|^test_\w+ "
+)
 _CODE = lazy(
-    r"^\s*(?:\d+[:\-|]\s*)?(?:(?:\S+\.(?:py|cu|cuh|cpp|md|rst|h|txt):\d+[:\-]).*|\+ |- |@@|raise\b|if\b|elif\b|except\b|with\b|return\b|def\b|print\(|assert\b|logger?\.|logging\.|E?\s*match=|self\.assert|pytest\.raises|"
+    r"^\s*(?:\d+[:\-|]\s*)?(?:(?:\S+\.(?:py|cu|cuh|cpp|md|rst|h|txt):\d+[:\-]).*|\+ |- |@@|raise\b|if\b|elif\b"
+    r"|except\b|with\b|return\b|def\b|print\(|assert\b|logger?\.|logging\.|E?\s*match=|self\.assert"
+    r"|pytest\.raises|"
     r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
 )
 _PYTEST_ERROR = lazy(r"^E {2,}")
-_REPORTING = frozenset(("exception", "error", "failed", "failure", "caught", "with", "raised", "got", "by", "reason", "message", "hit"))
+_REPORTING = frozenset(
+    ("exception", "error", "failed", "failure", "caught", "with", "raised", "got", "by", "reason", "message", "hit")
+)
+_PLAIN_EXCEPTIONS = ("RuntimeError: CUDA error: ", "torch.AcceleratorError: CUDA error: ", "CUDA error: ")
 HINT = lazy(
-    r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
+    r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously"
+    r"|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
     r"|Device-side assertions were explicitly omitted|Search for `cuda|XPU kernel errors"
 )
 
 # Failures that are none of ours, only told to say "unknown" and not "clean"
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
-    (lazy(r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"), "exception"),
-    (lazy(r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: |failed assertion [`'‘\"]|[Cc]heck failed: |CUDA_CHECK failed"), "assertion"),
-    (lazy(r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called|\*\*\* (?:stack smashing|Error in|SIG)"), "crash"),
-    (lazy(r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"), "killed"),
-    (lazy(r"can't allocate memory|Cannot allocate memory|std::bad_alloc|not enough memory: you tried to allocate|Unable to allocate \d"), "host memory"),
-    (lazy(r"\S:\d+(?::\d+)?: (?:fatal )?error: |\(\d+\): error|^ninja: build stopped|\bcompilation terminated|^make(?:\[\d+\])?: \*\*\*|^ld: |collect2: error|nvcc fatal|FAILED: \S+\.(?:o|so)"), "build"),
-    (lazy(r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: |Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"), "cuda"),
+    (
+        lazy(
+            r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock"
+            r"|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"
+        ),
+        "exception",
+    ),
+    (
+        lazy(
+            r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^"
+            r"|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: "
+            r"|failed assertion [`'‘\"]|[Cc]heck failed: |CUDA_CHECK failed"
+        ),
+        "assertion",
+    ),
+    (
+        lazy(
+            r"\bcore dumped\b|^Segmentation fault|^Aborted\b|^Bus error|Fatal Python error|terminate called"
+            r"|\*\*\* (?:stack smashing|Error in|SIG)"
+        ),
+        "crash",
+    ),
+    (
+        lazy(
+            r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill"
+            r"|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"
+        ),
+        "killed",
+    ),
+    (
+        lazy(
+            r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
+            r"|not enough memory: you tried to allocate|Unable to allocate \d"
+        ),
+        "host memory",
+    ),
+    (
+        lazy(
+            r"\S:\d+(?::\d+)?: (?:fatal )?error: |\(\d+\): error|^ninja: build stopped"
+            r"|\bcompilation terminated|^make(?:\[\d+\])?: \*\*\*|^ld: |collect2: error|nvcc fatal"
+            r"|FAILED: \S+\.(?:o|so)"
+        ),
+        "build",
+    ),
+    (
+        lazy(
+            r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: "
+            r"|Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
+        ),
+        "cuda",
+    ),
     (lazy(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
-    (lazy(r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"), "exit"),
+    (
+        lazy(
+            r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status"
+            r"|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"
+        ),
+        "exit",
+    ),
     (lazy(r"Traceback \(most recent call last\)"), "traceback"),
     (lazy(r"^FATAL\b|^panic: |^thread '.*' panicked|^fatal: |^Fatal |FATAL ERROR|^Exception in thread "), "crash"),
 )
@@ -133,10 +273,14 @@ class _Rule(NamedTuple):
 
 
 def required_literals(pattern: str) -> tuple[str, ...]:
-    """Texts of which one occurs in whatever ``pattern`` matches: the longest plain run of each alternative; () if one has none."""
+    """Texts of which one occurs in whatever ``pattern`` matches: the longest plain run of each alternative; else ()."""
     found = []
     for alternative in _alternatives(pattern):
-        plain = re.sub(r"\((?:\?[:=!<]*)?(?:[^()]|\([^()]*\))*\)[?*+]?(?:\{[^}]*\})?|\[(?:\\.|[^\]\\])*\][?*+]?(?:\{[^}]*\})?", "\0", alternative)
+        plain = re.sub(
+            r"\((?:\?[:=!<]*)?(?:[^()]|\([^()]*\))*\)[?*+]?(?:\{[^}]*\})?|\[(?:\\.|[^\]\\])*\][?*+]?(?:\{[^}]*\})?",
+            "\0",
+            alternative,
+        )
         plain = re.sub(r"\\[dwsDWSbB][?*+]?(?:\{[^}]*\})?|\.[*+?](?:\{[^}]*\})?|\.\{[^}]*\}|.[?*](?![^\\])|[\^$]", "\0", plain)
         plain = re.sub(r".[?*]|(?<!\\)\.", "\0", plain)
         plain = re.sub(r"\\(.)", r"\1", plain)
@@ -172,31 +316,41 @@ def _alternatives(pattern: str) -> list[str]:
 @lru_cache(maxsize=1)
 def _rules() -> tuple[_Rule, ...]:
     rules = [
-        _Rule(slug, "device", pattern, required_literals(pattern), (), None) for slug, pattern in _MORE if slug in (UNLOCATED, *_DEVICE_SLUGS)
+        _Rule(slug, "device", pattern, required_literals(pattern), (), None)
+        for slug, pattern in _MORE
+        if slug in (UNLOCATED, *_DEVICE_SLUGS)
     ]
     for slug, entry in hazards.raw().items():
         kind: Kind = "device" if slug in _DEVICE_SLUGS else "host"
         for record in entry["host"]:
             pattern = record["pattern"]
             rules.append(_Rule(slug, kind, pattern, required_literals(pattern), tuple(record["operators"]), record["argument"]))
-    rules.extend(_Rule(slug, "host", pattern, required_literals(pattern), (), None) for slug, pattern in _MORE if slug == "index-out-of-range")
+    rules.extend(
+        _Rule(slug, "host", pattern, required_literals(pattern), (), None)
+        for slug, pattern in _MORE
+        if slug == "index-out-of-range"
+    )
     return tuple(rules)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
 def find(texts: Sequence[Text]) -> list[Failure]:
     """The failures of the catalogue in consecutive texts, in the order of printing."""
-    return [failure for index, text in enumerate(texts) if _INTERESTING.search(text.text) for failure in _known(text, index)]
+    return [failure for index, text in enumerate(texts) if _is_interesting(text.text) for failure in _known(text, index)]
+
+
+def _is_interesting(text: str) -> bool:
+    return any(word in text for word in _INTERESTING)
 
 
 def find_wrapped(texts: Sequence[Text]) -> list[Failure]:
     """The failures whose words a line break cut in two; for texts in which nothing else was found."""
     found = []
-    for index, (text, below) in enumerate(zip(texts, texts[1:], strict=False)):
+    for index, (text, below) in enumerate(pairwise(texts)):
         if len(text.shown) < WRAPPED_CHARS or text.cell != below.cell or not below.text:
             continue
         for joint in ("", " "):
@@ -212,7 +366,7 @@ def find_foreign(texts: Sequence[Text]) -> list[Failure]:
     # Some collectors call every line of stderr an ERROR; a level says something only beside other levels
     graded = any(text.level is not None and text.level not in _FOREIGN_LEVELS for text in texts)
     for index, text in enumerate(texts):
-        if (graded and text.level in _FOREIGN_LEVELS) or _INTERESTING.search(text.text):
+        if (graded and text.level in _FOREIGN_LEVELS) or _is_interesting(text.text):
             failure = _foreign(text, index, graded)
             if failure is not None:
                 found.append(failure)
@@ -249,7 +403,9 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
             continue
         strength = _strength(line, match.start(), match.end(), rule.kind)
         if strength:
-            yield Failure(index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank)
+            yield Failure(
+                index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank
+            )
 
 
 def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
@@ -261,7 +417,11 @@ def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
         return Failure(index, "foreign", None, False, line, what="cuda", rank=text.rank)
     for pattern, what in _FOREIGN:
         match = pattern.search(line)
-        if match is None or _MENTION.match(line) or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1])):
+        if (
+            match is None
+            or _MENTION.match(line)
+            or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1]))
+        ):
             continue
         if what in ("cuda", "killed", "assertion") and (_CODE.match(line) or _is_quoted_in_prose(line[: match.start()])):
             continue
@@ -274,6 +434,8 @@ def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
 def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     """2: a failure is reported here; 1: perhaps, if something else agrees; 0: it is only mentioned."""
     before, after = line[:start], line[end:]
+    if kind == "device" and before in _PLAIN_EXCEPTIONS and not after:
+        return 2  # the usual line, without trying every pattern
     if _is_code(line, before) or _is_quoted_in_prose(before):
         return 0
     mention = bool(_MENTION.match(line))

@@ -12,7 +12,10 @@ from preassert.logs.patterns import lazy
 GAP = 8  # texts between two frames of one traceback: source lines, carets, blanks
 
 _PYTHON = lazy(r'File "([^"]{1,400})", line (\d+)(?:,? in (\S.{0,120}))?')
-_IPYTHON = lazy(r"^\s*(?:File )?(\S{1,400}?\.(?:py|pyx)|<ipython-input-[^>]{1,60}>|Cell In\s?\[\d+\]|Input In \[\d+\]|/\S*ipykernel_\S+)(?::(\d+)|, line (\d+))?,? in (\S.{0,200})")
+_IPYTHON = lazy(
+    r"^\s*(?:File )?(\S{1,400}?\.(?:py|pyx)|<ipython-input-[^>]{1,60}>|Cell In\s?\[\d+\]|Input In \[\d+\]"
+    r"|/\S*ipykernel_\S+)(?::(\d+)|, line (\d+))?,? in (\S.{0,200})"
+)
 _CELL = lazy(r"^\s*(Cell In\s?\[\d+\]), line (\d+)")
 _RICH = lazy(r"^\s*(/[^\s:]{1,400}\.py|[A-Za-z]:\\[^:]{1,400}\.py|[\w./\\-]{1,400}\.py):(\d+) in (\S+)")
 _PYTEST = lazy(r"^(\S{1,300}\.py):(\d+): (\w*(?:Error|Exception)?)\s*$")
@@ -25,7 +28,7 @@ class Frame(NamedTuple):
     line: int | None
     function: str
     source: str | None
-    index: int  # of the text that holds it
+    at: int  # index of the text that holds it
 
     @property
     def library(self) -> bool:
@@ -40,7 +43,7 @@ def find(texts: Sequence[Text]) -> list[list[Frame]]:
         frame = _frame(texts, index, text.text)
         if frame is None:
             continue
-        if groups and not _apart(texts, groups[-1][-1].index, index):
+        if groups and not _apart(texts, groups[-1][-1].at, index):
             groups[-1].append(frame)
         else:
             groups.append([frame])
@@ -87,7 +90,7 @@ def _next_source(texts: Sequence[Text], index: int) -> str | None:
     if index + 1 >= len(texts):
         return None
     text = texts[index + 1].text
-    if not text.strip() or "File \"" in text or re.match(r"\S*(?:Error|Exception)\b", text):
+    if not text.strip() or 'File "' in text or re.match(r"\S*(?:Error|Exception)\b", text):
         return None
     return text.strip()[:300]
 

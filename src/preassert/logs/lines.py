@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
 from preassert.logs.patterns import lazy
 
 MAX_SEGMENTS = 64  # pieces kept of one raw line; a progress bar may have a hundred thousand
@@ -30,6 +31,8 @@ _ANSI = lazy(
     "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\\\)|\x1b[@-Z\\\\^_=>]|\x1b[()][0-9A-B]"
     "|\\^\\[\\[[0-9;]{0,12}m|\u241b\\[[0-9;]{0,12}m|\\[(?:0|[0-9]{1,2})(?:;[0-9]{1,3}){0,5}m"
 )
+_ANSI_MARKS = ("\x1b", "[0m", "[1m", "[3", "[9", "[0;", "[1;", "[4", "^[[", "\u241b[")  # also what is left of one without ESC
+_TAG_MARKS = ("</", "<br", "<pre", "<code", "<div", "<p>", "<span", "<b>")
 _ENTITY = lazy(r"&(?:lt|gt|amp|quot|apos|nbsp|#0?39|#34|#96|#x27|#x22|#x60|grave);", re.IGNORECASE)
 _ENTITIES = {
     "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'", "&nbsp;": " ", "&#39;": "'", "&#039;": "'",
@@ -95,7 +98,9 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
 )
 _PREFIX_CHARS = frozenset("[(<-" + _DIGITS + _CAPITALS + _SMALL)
 # `srun --label` numbers the tasks `3: text`; only believed before something that belongs to a failure
-_SRUN = lazy(r"\s{0,3}(\d{1,4}): (?=\s*(?:/|\.\./|[A-Z]:[\\/]|Traceback|File \"|\w*Error|CUDA |unknown:|<frozen|terminate|\[rank))")
+_SRUN = lazy(
+    r"\s{0,3}(\d{1,4}): (?=\s*(?:/|\.\./|[A-Z]:[\\/]|Traceback|File \"|\w*Error|CUDA |unknown:|<frozen|terminate|\[rank))"
+)
 _INNER_RANK = lazy(r"\[(?:PG [^\]]{0,60}|[^\]]{0,20})\bRank (\d{1,5})\]|\bon rank (\d{1,5})\b|^\[rank(\d{1,5})\]")
 
 _MESSAGE_KEYS = (
@@ -127,13 +132,13 @@ def logical_lines(line: int | None, raw: bytes, cell: int | None = None) -> Iter
 
 def _pieces(text: str) -> list[str]:
     text = text.rstrip("\r")
-    if "\x1b" in text or "m" in text:
+    if any(mark in text for mark in _ANSI_MARKS):
         text = _ANSI.sub("", text)
     if "\x08" in text:
         text = text.replace("\x08", "")
-    if "&" in text:
+    if "&" in text and ";" in text:
         text = _ENTITY.sub(lambda match: _ENTITIES.get(match.group().lower(), match.group()), text)
-    if "<" in text and ">" in text:
+    if "<" in text and any(tag in text for tag in _TAG_MARKS):
         text = _BREAK.sub("\r", _TAG.sub("", text))
     if "\r" not in text:
         return [text]
@@ -222,7 +227,7 @@ def _strip(line: int | None, shown: str, rank: int | None, level: str | None, ce
         else:
             break
     if rank is None:
-        match = _SRUN.match(text)
+        match = _SRUN.match(text) if text.lstrip()[:1].isdigit() else None
         if match:
             rank = int(match.group(1))
             text = text[match.end() :]

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 class _Lazy:
     """Stands for ``re.compile(pattern, flags)``; its methods appear when one is called."""
 
-    def __init__(self, pattern: str, flags: int = 0) -> None:
+    def __init__(self, pattern: str | bytes, flags: int = 0) -> None:
         self._source = pattern
         self._flags = flags
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        compiled = re.compile(self._source, self._flags)
-        for method in ("search", "match", "fullmatch", "finditer", "findall", "sub", "split"):
-            setattr(self, method, getattr(compiled, method))
-        self.pattern = compiled.pattern
-        return getattr(compiled, name)
+        compiled = self._compiled = self.__dict__.get("_compiled") or re.compile(self._source, self._flags)
+        method = getattr(compiled, name)
+        setattr(self, name, method)
+        return method
 
 
 if TYPE_CHECKING:
 
     def lazy(pattern: str, flags: int = 0) -> re.Pattern[str]: ...
+    def lazy_bytes(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]: ...
 
 else:
-    lazy = _Lazy
+    lazy = lazy_bytes = _Lazy

@@ -57,7 +57,10 @@ def expand(arguments: list[str]) -> list[str]:
             files.append(argument)
         elif os.path.isdir(argument):
             inside = sorted(
-                os.path.join(folder, name) for folder, _, names in os.walk(argument) for name in names if name.endswith(LOG_SUFFIXES)
+                os.path.join(folder, name)
+                for folder, _, names in os.walk(argument)
+                for name in names
+                if name.endswith(LOG_SUFFIXES)
             )
             if not inside:
                 raise InputError(argument, f"no log files in this folder (looked for {', '.join(LOG_SUFFIXES)})")
@@ -86,7 +89,7 @@ def open_file(path: str) -> Source:
     if path == "-":
         return open_stream(sys.stdin.buffer, "<stdin>")
     try:
-        stream = open(path, "rb", buffering=0)
+        stream = open(path, "rb", buffering=0)  # noqa: SIM115  closed when its last block has been read
         size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise InputError(path, error.strerror or str(error)) from error

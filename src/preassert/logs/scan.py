@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from preassert.logs.patterns import lazy_bytes
+
 Line = tuple[int | None, bytes]
 Passage = list[Line]
 
@@ -27,12 +29,14 @@ HELD_BLOCKS = 4  # ... and again in the last blocks before the end
 SAMPLE_EVERY = 64
 
 # Words that begin with a capital: Python's matcher skips the lower-case text of an ordinary log quickly
-_WORDS = re.compile(
-    rb"Assertion|Error\b|Traceback|CUDA (?:error|failure|out of)|Cuda failure|CU(?:BLAS|DNN|SOLVER)_STATUS|CUDA_ERROR|HSA_STATUS|Device-side"
-    rb"|Xid \(|NCCL (?:error|WARN)|Watchdog caught|Fatal|Killed\b|Aborted\b|Segmentation|Memory access fault|HIP (?:error|out of)|Out of memory"
+_WORDS = lazy_bytes(
+    rb"Assertion|Error\b|Traceback|CUDA (?:error|failure|out of)|Cuda failure|CU(?:BLAS|DNN|SOLVER)_STATUS"
+    rb"|CUDA_ERROR|HSA_STATUS|Device-side"
+    rb"|Xid \(|NCCL (?:error|WARN)|Watchdog caught|Fatal|Killed\b|Aborted\b|Segmentation|Memory access fault"
+    rb"|HIP (?:error|out of)|Out of memory"
     rb"|GPU (?:has fallen|is lost|assertion)|Bus error|FAILED|EmbeddingBoundsCheck"
 )
-_TAIL = re.compile(rb"[)\]}] ?:? (?:\*\*)?Assertion [^\r\n]{1,1000}$|Device-side assertion [^\r\n]{1,1000}$")
+_TAIL = lazy_bytes(rb"[)\]}] ?:? (?:\*\*)?Assertion [^\r\n]{1,1000}$|Device-side assertion [^\r\n]{1,1000}$")
 
 
 @dataclass(eq=False, repr=False, match_args=False)

@@ -87,7 +87,9 @@ def _what_happened(report: Report, cause: Mapping[str, Any], width: int) -> str:
         bad = cause.get("bad_elements_at_least")
         lines.append(f"  {count:,} such lines" + (f"; at least {bad:,} bad element{'s' if bad != 1 else ''}" if bad else ""))
     if cause.get("also_raised_on_the_host"):
-        lines.append(_filled(f"told by: {clean_line(str(cause['also_raised_on_the_host']), EVIDENCE_CHARS)}", width, "    ", first="  "))
+        lines.append(
+            _filled(f"told by: {clean_line(str(cause['also_raised_on_the_host']), EVIDENCE_CHARS)}", width, "    ", first="  ")
+        )
     about = []
     if cause.get("operator"):
         about.append(f"operator {cause['operator']}")
@@ -100,15 +102,32 @@ def _what_happened(report: Report, cause: Mapping[str, Any], width: int) -> str:
     if about:
         lines.append(_filled("; ".join(about), width, "    ", first="  "))
     elements = cause.get("elements") or []
-    lines.extend(_filled(clean_line(str(element)), width, "    ", first="  where: " if index == 0 else "         ") for index, element in enumerate(elements))
+    lines.extend(
+        _filled(clean_line(str(element)), width, "    ", first="  where: " if index == 0 else "         ")
+        for index, element in enumerate(elements)
+    )
     frame = report.get("frame") or report.get("innermost_frame")
     if frame:
         source = f": {clean_line(frame['source'], 100)}" if frame.get("source") else ""
         number = f":{frame['line']}" if frame.get("line") else ""
-        lines.append(_filled(f"noticed at {clean_line(frame['file'])}{number} in {clean_line(frame['function'] or '?')}{source}", width, "    ", first="  "))
+        lines.append(
+            _filled(
+                f"noticed at {clean_line(frame['file'])}{number} in {clean_line(frame['function'] or '?')}{source}",
+                width,
+                "    ",
+                first="  ",
+            )
+        )
     if report.get("torch_versions"):
         sampled = len(report.get("torch_versions_sampled") or [])
-        lines.append(_filled(f"torch: of {sampled} releases on record, {', '.join(report['torch_versions'])} print this file and line", width, "    ", first="  "))
+        lines.append(
+            _filled(
+                f"torch: of {sampled} releases on record, {', '.join(report['torch_versions'])} print this file and line",
+                width,
+                "    ",
+                first="  ",
+            )
+        )
     return "\n".join(lines)
 
 
@@ -117,14 +136,23 @@ def _unknown(report: Report, cause: Mapping[str, Any], width: int) -> str:
         "assertion": "An assertion of other software than torch's device code.",
         "exception": "An exception that torch's kernels do not cause.",
         "crash": "The process crashed; the text does not say why.",
-        "killed": "The process was killed, mostly because the host (not the GPU) ran out of memory. See dmesg, or the memory limit of the container.",
+        "killed": (
+            "The process was killed, mostly because the host (not the GPU) ran out of memory. "
+            "See dmesg, or the memory limit of the container."
+        ),
         "host memory": "The host (not the GPU) ran out of memory.",
         "build": "A compilation failed.",
-        "cuda": "A CUDA error that says nothing about values; restart the process, then check the driver (nvidia-smi) and rerun with CUDA_LAUNCH_BLOCKING=1.",
+        "cuda": (
+            "A CUDA error that says nothing about values; restart the process, then check the driver (nvidia-smi) "
+            "and rerun with CUDA_LAUNCH_BLOCKING=1."
+        ),
         "tests": "Tests failed.",
     }.get(str(cause.get("what")), "")
     if cause.get("kind") == "assertion":
-        what = "A device-side assertion that is not on record; its text above is what can be said. Rerun under `preassert run` to get value and line."
+        what = (
+            "A device-side assertion that is not on record; its text above is what can be said. "
+            "Rerun under `preassert run` to get value and line."
+        )
     return _filled(what, width, "  ", first="  ") if what else ""
 
 
@@ -138,7 +166,13 @@ def _help(report: Report, cause: Mapping[str, Any], width: int, bold: Style) -> 
         sections.append(_list(bold("What the text speaks for (not proved)"), items, width))
     if cause.get("innocent_source"):
         sections.append(
-            _filled(f"`{clean_line(str(cause['innocent_source']), 100)}` cannot assert itself: it only met the failure of an earlier kernel.", width, "  ", first="  ")
+            _filled(
+                f"`{clean_line(str(cause['innocent_source']), 100)}` cannot assert itself: "
+                "it only met the failure of an earlier kernel.",
+                width,
+                "  ",
+                first="  ",
+            )
         )
     sections.append(_list(bold("For this kind of program"), cause.get("advice") or [], width))
     sections.append(_list(bold("Most likely causes, in order"), (cause.get("causes") or [])[:CAUSES_SHOWN], width, numbered=True))
@@ -172,7 +206,13 @@ def _limits(report: Report, cause: Mapping[str, Any], width: int, bold: Style, v
         sections.append("\n".join([bold("Reproduce"), *(f"  $ {clean_line(step)}" for step in report["reproduce"])]))
     if report.get("names_dsa"):
         sections.append(
-            _filled("TORCH_USE_CUDA_DSA, which the message names, is a switch for building torch from source: released builds ignore it.", width, "  ", first="")
+            _filled(
+                "TORCH_USE_CUDA_DSA, which the message names, is a switch for building torch from source: "
+                "released builds ignore it.",
+                width,
+                "  ",
+                first="",
+            )
         )
     return sections
 
@@ -185,7 +225,8 @@ def _echoes(report: Report, width: int, bold: Style, verbose: bool) -> list[str]
     lines = [bold("Only followed from it, or stood beside it")]
     for diagnosis in shown:
         times = f" ({diagnosis['count']:,} times)" if diagnosis["count"] > 1 else ""
-        text = f"{diagnosis['role']}: {diagnosis['hazard']}, {_place(diagnosis, report)}{times}: {clean_line(str(diagnosis['evidence']), 160)}"
+        evidence = clean_line(str(diagnosis["evidence"]), 160)
+        text = f"{diagnosis['role']}: {diagnosis['hazard']}, {_place(diagnosis, report)}{times}: {evidence}"
         lines.append(_filled(text, width, "    ", first="  "))
     if len(others) > len(shown):
         lines.append(f"  and {len(others) - len(shown)} more (-v shows them)")
@@ -240,8 +281,10 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }
-pre, code { font: 13px/1.45 ui-monospace, monospace; } pre { padding: .7rem; overflow-x: auto; border: 1px solid #8886; border-radius: 4px; white-space: pre-wrap; }
-.restart { border-left: 4px solid #c60; padding-left: .7rem; } table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top; }
+pre, code { font: 13px/1.45 ui-monospace, monospace; }
+pre { padding: .7rem; overflow-x: auto; border: 1px solid #8886; border-radius: 4px; white-space: pre-wrap; }
+.restart { border-left: 4px solid #c60; padding-left: .7rem; } table { border-collapse: collapse; }
+td, th { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top; }
 small { opacity: .75; }
 """
 
@@ -256,12 +299,18 @@ def to_html(report: Report) -> str:
         title = _VERDICT_NOTES.get(report["verdict"]) or cause.get("title") or ""
         body.append(f"<p>{_e(title)} <small>({_e(_CONFIDENCE.get(report.get('confidence', ''), ''))})</small></p>")
         reason = report.get("restart_reason")
-        body.append(f"<p class=restart><b>{_e(_RESTART[report['restart_required']])}</b>{'. ' + _e(_sentence(reason)) if reason else ''}</p>")
+        because = f". {_e(_sentence(reason))}" if reason else ""
+        body.append(f"<p class=restart><b>{_e(_RESTART[report['restart_required']])}</b>{because}</p>")
         body.append(f"<h2>Evidence: {_e(_place(cause, report))}</h2><pre>{_e(cause['evidence'])}</pre>")
         body.append(_html_facts(report, cause))
         if cause.get("meaning") and report["verdict"] != "unknown":
             body.append(f"<h2>Meaning</h2><p>{_e(cause['meaning'])}</p>")
-        body.append(_html_list("What the text speaks for (not proved)", [f"{clue['hazard']}: {clue['because']}" for clue in report.get("likely") or ()]))
+        body.append(
+            _html_list(
+                "What the text speaks for (not proved)",
+                [f"{clue['hazard']}: {clue['because']}" for clue in report.get("likely") or ()],
+            )
+        )
         body.append(_html_list("For this kind of program", cause.get("advice") or []))
         body.append(_html_list("Most likely causes, in order", cause.get("causes") or [], "ol"))
         if cause.get("confirm"):
@@ -276,7 +325,9 @@ def to_html(report: Report) -> str:
     body.append(_html_list("Notes", report.get("notes") or []))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>preassert: {_e(report['verdict'])}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(part for part in body if part) + "\n</body></html>\n"
+        f"<title>preassert: {_e(report['verdict'])}</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body></html>\n"
     )
 
 
@@ -310,7 +361,8 @@ def _html_others(report: Report) -> str:
     if not others:
         return ""
     rows = "".join(
-        f"<tr><td>{_e(each['role'])}</td><td>{_e(each['hazard'])}</td><td>{_e(_place(each, report))}</td><td>{each['count']}</td><td><code>{_e(each['evidence'])}</code></td></tr>"
+        f"<tr><td>{_e(each['role'])}</td><td>{_e(each['hazard'])}</td><td>{_e(_place(each, report))}</td>"
+        f"<td>{each['count']}</td><td><code>{_e(each['evidence'])}</code></td></tr>"
         for each in others
     )
     return f"<h2>Only followed from it, or stood beside it</h2><table>{rows}</table>"
