@@ -148,7 +148,7 @@ class Index(Domain):
 
     def cases(self, *values: Any) -> Iterator[Case]:
         tensor = values[0]
-        if tensor is None:
+        if tensor is None or tensor.is_floating_point():  # numbers that are not integers are refused on the host
             return
         cut = 1 + len(self.size_names)
         size = self.size(*values[1:cut])
