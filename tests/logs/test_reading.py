@@ -156,6 +156,13 @@ def test_broken_notebook_is_named(tmp_path: Path, text: str) -> None:
         explain_files([str(path)])
 
 
+def test_a_damaged_notebook_of_another_name_is_read_as_text() -> None:
+    text = '{"cells": [{"cell_type": "code", broken\n' + LOG
+    report = explain_text(text)
+    assert report.verdict == "target-out-of-range"
+    assert any("looks like a notebook" in note for note in report.extra["notes"])
+
+
 def test_expand(tmp_path: Path) -> None:
     for name in ("rank_0.log", "rank_1.log", "notes.md"):
         (tmp_path / name).write_text("x\n", encoding="utf-8")

@@ -121,10 +121,15 @@ def open_stream(stream: BinaryIO | io.RawIOBase, name: str, size_bytes: int | No
     if first.startswith(codecs.BOM_UTF8):
         first = first[3:]
     if _is_notebook(name, first):
-        source.cells = _notebook(_chain(first, raw), name, source)
-        if source.cells is not None:
+        text = _whole(_chain(first, raw), name)
+        try:
+            source.cells = _notebook(text, name)
             return source
-        raw, first = iter(()), b""
+        except InputError as error:
+            if name.endswith(".ipynb"):
+                raise
+            source.notes.append(f"looks like a notebook and is none ({error.reason}); read as plain text")
+        raw, first = iter(()), text
     source.blocks = _chain(first, raw)
     source.size_bytes = size_bytes
     return source
@@ -229,17 +234,21 @@ def _is_notebook(name: str, first: bytes) -> bool:
     return first.lstrip().startswith(b"{") and b'"cells"' in first and b'"cell_type"' in first
 
 
-def _notebook(blocks: Iterator[bytes], name: str, source: Source) -> tuple[Cell, ...] | None:
-    """The outputs of a notebook in the order of the cells; the text itself is given back as None with a note if it is no JSON."""
-    import json
-
+def _whole(blocks: Iterator[bytes], name: str) -> bytes:
     held = bytearray()
     for block in blocks:
         held += block
         if len(held) > NOTEBOOK_LIMIT_BYTES:
             raise InputError(name, f"the notebook is larger than {NOTEBOOK_LIMIT_BYTES >> 20} MB")
+    return bytes(held)
+
+
+def _notebook(text: bytes, name: str) -> tuple[Cell, ...]:
+    """The outputs of a notebook in the order of the cells."""
+    import json
+
     try:
-        document = json.loads(held.decode("utf-8", "replace"))
+        document = json.loads(text.decode("utf-8", "replace"))
         cells = document["cells"] if "cells" in document else document["worksheets"][0]["cells"]
         return tuple(_outputs(cells))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
