@@ -26,6 +26,7 @@ from torch.utils.data import Subset
 from torch.utils.data import dataloader as _loader_file
 from torch.utils.data._utils import collate as _collate_file
 
+from preassert.guard import randomness
 from preassert.model import Sample
 
 # -- the module
@@ -157,6 +158,7 @@ def watch() -> None:
             _end(self)
             raise
         _quietly(_remember, self, data)
+        _quietly(randomness.keep)
         return data
 
     base._next_index, base.__next__ = _next_index, __next__

@@ -189,10 +189,14 @@ class Ledger:
         lines = [f"{count:,} x {hazard} at {place}" for (hazard, place), count in self.counts.most_common(10)]
         done = []
         if self.skipped_steps:
-            done.append(f"{self.skipped_steps:,} optimizer steps skipped")
+            done.append(_counted(self.skipped_steps, "optimizer step", "skipped"))
         if self.ignored:
-            done.append(f"{self.ignored:,} targets ignored")
+            done.append(_counted(self.ignored, "target", "ignored"))
         return "bad values: " + "; ".join(lines + done)
+
+
+def _counted(number: int, noun: str, fate: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'} {fate}"
 
 
 def _place(violation: Violation) -> str:
