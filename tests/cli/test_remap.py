@@ -89,6 +89,13 @@ def test_in_place_follows_a_symbolic_link(data: Path) -> None:
         (["strange.xyz", "--column", "label", "-o", "o.xyz"], "cannot be rewritten"),
         (["d.csv", "--column", "label", "-o", "o.csv", "--ignore-index", "1"], "also the index of a class"),
         (["folder", "-o", "folder/inside"], "folder"),
+        (["d.csv", "--column", "label", "-o", "new/deep/o.csv", "--ignore-index", "0"], "also the index of a class"),
+        (
+            ["d.csv", "--column", "label", "-o", "new/deep/o.csv", "--map", "cats.json", "--order", "frequency"],
+            "only be given for a new",
+        ),
+        (["d.csv", "--column", "label", "-o", "o.csv", "--classes", "empty.txt", "--order", "frequency"], "leave --order out"),
+        (["d.csv", "--column", "label", "-o", "d.csv/o.csv"], "d.csv"),
     ],
 )
 def test_refusals_write_nothing(
@@ -97,6 +104,7 @@ def test_refusals_write_nothing(
     monkeypatch.chdir(data.parent)
     for name in ("empty.txt", "strange.xyz"):
         Path(name).touch()
+    LabelMap().fit(["cat", "dog"]).save("cats.json")
     Path("folder/labels").mkdir(parents=True)
     Path("folder/labels/a.txt").write_text("3 0 0 1 1\n")
     before = sorted(str(path) for path in Path().rglob("*"))
@@ -118,6 +126,25 @@ def test_unseen_labels_are_exit_code_1(data: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)
     assert (answer["unseen"][0]["label"], answer["unseen"][0]["count"], answer["unseen_labels"]) == ("dog", 2, 1)
     assert sorted(path.name for path in data.parent.iterdir()) == ["d.csv", "m.json"]
+
+
+def test_policies_on_the_command_line_go_before_those_of_the_map(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LabelMap().fit(["cat"]).save(data.parent / "m.json")
+    before = (data.parent / "m.json").read_bytes()
+    arguments = [data, "--column", "label", "--map", data.parent / "m.json", "--unknown"]
+    assert remap(*arguments, "ignore_index", "-o", data.parent / "o.csv") == 0
+    assert (data.parent / "o.csv").read_text() == "x,label\n1,-100\n2,0\n3,-100\n"
+    assert "policies other than those of the map file: unknown=ignore_index" in capsys.readouterr().out
+    assert remap(*arguments, "drop", "-o", data.parent / "p.csv") == 0
+    assert (data.parent / "p.csv").read_text() == "x,label\n2,0\n"
+    assert "2 left out" in capsys.readouterr().out
+    assert (data.parent / "m.json").read_bytes() == before
+
+
+def test_folders_for_outputs_and_maps_are_made(data: Path) -> None:
+    folder = data.parent / "new"
+    assert remap(data, "--column", "label", "-o", folder / "deep" / "o.csv", "--map", folder / "maps" / "m.json") == 0
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == ["deep", "deep/o.csv", "maps", "maps/m.json"]
 
 
 def test_hostile_names_do_not_reach_the_terminal(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

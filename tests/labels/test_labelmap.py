@@ -279,6 +279,17 @@ def test_inverse(parameters: dict[str, Any], labels: list[Any], back: list[Any])
     assert [fitted.inverse_look_up(int(code)) for code in codes] == back
 
 
+def test_with_policy_copies() -> None:
+    strict = LabelMap().fit([3, 4])
+    lenient = strict.with_policy(unknown="other")
+    assert lenient.transform([9, 4]).tolist() == [2, 1]
+    assert (strict.unknown, strict.num_classes) == ("error", 2)
+    assert strict.fingerprint != lenient.fingerprint
+    for policy in ({"ignore_index": 4}, {"ignore_index": 1}, {"unknown": "guess"}, {"order": "given"}):
+        with pytest.raises(ValueError):
+            strict.with_policy(**policy)
+
+
 def test_merge_adds_up() -> None:
     left, right = LabelMap(order="frequency").fit(["a", "b", "b"]), LabelMap(order="frequency").fit(["c", "c", "a", "c"])
     merged = left.merge(right)

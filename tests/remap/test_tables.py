@@ -232,7 +232,7 @@ def test_unknown_labels_name_rows_and_nothing_is_written(tmp_path: Path, capsys:
     assert "'y', once" in err
     assert "e.parquet row 3" in err
     assert "4 of 11 elements" in err
-    assert not list((tmp_path / "o").iterdir())
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize(
@@ -335,6 +335,24 @@ def test_hugging_face_in_place_and_stray_ids(tmp_path: Path, capsys: pytest.Capt
     assert remap(tmp_path / "d", "--used-only", "--in-place") == 0
     assert datasets.load_from_disk(str(tmp_path / "d"))["label"][:] == [0, 1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "d.bak"]
+
+
+def test_the_map_is_found_in_the_output(tmp_path: Path) -> None:
+    from preassert.remap import map_in
+
+    pq.write_table(pa.table({"label": ["b", "a"]}), tmp_path / "d.parquet")
+    assert map_in(tmp_path / "d.parquet") is None
+    assert remap(tmp_path / "d.parquet", "--column", "label", "-o", tmp_path / "o.parquet") == 0
+    assert map_in(tmp_path / "o.parquet") == LabelMap().fit(["a", "b"])
+
+
+def test_labels_that_do_not_fit_the_old_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"label": pa.array([5, 6], pa.int8())}), tmp_path / "d.parquet")
+    (tmp_path / "classes.txt").write_text("5\n")
+    options = ["--column", "label", "--classes", tmp_path / "classes.txt", "--unknown", "other"]
+    assert remap(tmp_path / "d.parquet", *options, "-o", tmp_path / "o.parquet") == 0
+    assert remap(tmp_path / "o.parquet", "--inverse", "-o", tmp_path / "b.parquet") == 2
+    assert "do not fit the type int8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

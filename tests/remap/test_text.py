@@ -207,7 +207,7 @@ def test_any_json_line_is_split_where_it_should(others: dict[str, Any], label: s
     text = json.dumps(record, ensure_ascii=ascii_only).replace("\n", " ")
     spans = list(jsonl_format._spans(text, 0, "label", ["label"]))
     assert [value for _, _, value in spans] == [label]
-    short = jsonl_format._Shortcut("label").span(text, 0)
+    short = jsonl_format.Shortcut("label").span(text, 0)
     assert short in (None, spans[0])
     if not others and not ascii_only:
         assert short is not None or "\\" in text

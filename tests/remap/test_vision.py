@@ -57,7 +57,7 @@ def test_coco_is_read_in_any_blocks(block: int, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "c.json").write_bytes(COCO)
     monkeypatch.setattr("preassert.remap.streams.BLOCK_BYTES", block)
     elements = []
-    pieces = coco.walk(tmp_path / "c.json", coco.Options(), lambda name, text, value: elements.append((name, value)))
+    pieces = coco.walk(tmp_path / "c.json", coco.Options(), lambda name, text, value: elements.append((name, value())))
     assert "".join(pieces).encode() == COCO
     content = json.loads(COCO[3:])
     assert [name for name, _ in elements] == ["annotations"] * 3 + ["images"] + ["categories"] * 3
@@ -82,6 +82,19 @@ def test_coco_used_only_drops_categories(tmp_path: Path, capsys: pytest.CaptureF
     assert "annotation id 8" in err
     assert remap(tmp_path / "d.json", "--used-only", "-o", tmp_path / "p.json") == 2
     assert "ids without a name: 9" in capsys.readouterr().err
+
+
+def test_coco_in_a_given_order(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_bytes(COCO)
+    (tmp_path / "classes.txt").write_text("90\n18\n1\n")
+    assert remap(tmp_path / "c.json", "--classes", tmp_path / "classes.txt", "-o", tmp_path / "o.json") == 0
+    assert LabelMap.load(tmp_path / "o.json.labelmap.json").names == ["bé", "dog", "person"]
+    assert b'"category_id": 18, "segm' not in (tmp_path / "o.json").read_bytes()
+    assert {c["id"]: c["name"] for c in json.loads((tmp_path / "o.json").read_bytes()[3:])["categories"]} == {
+        0: "bé",
+        1: "dog",
+        2: "person",
+    }
 
 
 def test_coco_splits_and_results(tmp_path: Path) -> None:

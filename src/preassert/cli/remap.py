@@ -39,17 +39,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--in-place", action="store_true", help="replace the inputs; what was there is kept as NAME.bak")
     made.add_argument("--inverse", action="store_true", help="indices back to labels")
     made.add_argument("--dry-run", action="store_true", help="write nothing; print old -> new and how often")
-    made.add_argument(
-        "--order", choices=[c for c in CHOICES["order"] if c != "given"], default="natural", help="numbering of the classes"
-    )
+    orders = [choice for choice in CHOICES["order"] if choice != "given"]
+    made.add_argument("--order", choices=orders, help="numbering of the classes; default: natural (10 after 2)")
     made.add_argument("--classes", metavar="FILE", help="the classes, one a line, in order")
-    made.add_argument(
-        "--unknown", choices=CHOICES["unknown"], default="error", help="labels not in the map; default: %(default)s"
-    )
-    made.add_argument("--missing", choices=CHOICES["missing"], default="error", help="empty, null, NaN; default: %(default)s")
-    made.add_argument(
-        "--ignore-index", type=int, default=-100, metavar="N", help="no label, stays as it is; default: %(default)s"
-    )
+    made.add_argument("--unknown", choices=CHOICES["unknown"], help="labels not in the map; default: error")
+    made.add_argument("--missing", choices=CHOICES["missing"], help="empty, null, NaN; default: error")
+    made.add_argument("--ignore-index", type=int, metavar="N", help="no label, stays as it is; default: -100")
     made.add_argument("--used-only", action="store_true", help="number the classes that occur, not all that are declared")
     made.add_argument("--delimiter", metavar="C", help="of a CSV file; default: found in the header")
     made.add_argument("--encoding", help="of a text file; default: UTF-8, or what a byte order mark says")
@@ -68,6 +63,8 @@ def main(argv: Sequence[str]) -> int:
         with _progress(job, arguments) as advance:
             job.options.advance = advance
             result = run(job)
+    except OSError as error:
+        raise UsageError(clean(str(error))) from error
     except UnseenLabels as error:
         return _report_unseen(error, job, arguments)
     print(_as_json(result, job) if arguments.json else clean(_as_text(result, job)))
@@ -75,13 +72,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    parameters: dict[str, Any] = {
-        "order": arguments.order,
-        "unknown": arguments.unknown,
-        "missing": arguments.missing,
-        "ignore_index": arguments.ignore_index,
-    }
+    choices = ("order", "unknown", "missing", "ignore_index")
+    parameters: dict[str, Any] = {name: value for name in choices if (value := getattr(arguments, name)) is not None}
     if arguments.classes is not None:
+        if "order" in parameters:
+            raise UsageError("--classes gives the order; leave --order out")
         parameters.update(order="given", classes=_classes(Path(arguments.classes)))
     if arguments.comment is not None and (len(arguments.comment) != 1 or not arguments.comment.isascii()):
         raise UsageError(f"--comment must be one ASCII character, not {arguments.comment!r}")

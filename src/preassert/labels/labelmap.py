@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -173,6 +174,23 @@ class LabelMap:
             merged._names = tuple(names[key(label)] for label in merged.labels)
         return merged
 
+    def with_policy(self: Self, **policy: Any) -> Self:
+        """A copy with the same classes and other policies (``unknown``, ``missing``, ``ignore_index``).
+
+        Raises:
+            ValueError: as for ``fit``.
+        """
+        if unknown := set(policy) - set(self.get_policy()):
+            raise ValueError(f"not a policy: {', '.join(sorted(unknown))}")
+        self._need_fit()
+        changed = copy.copy(self).set_params(**policy)
+        changed._forget_caches()
+        changed._check_parameters()
+        changed._check_ignore_index()
+        if changed.ignore_index is not None and changed.ignore_index in changed._labels:
+            raise ValueError(f"ignore_index={changed.ignore_index} is a class of this map")
+        return changed
+
     def _like(self: Self) -> Self:
         return type(self)(**self.get_params())
 
@@ -282,6 +300,12 @@ class LabelMap:
         """A name for each of the ``num_classes`` indices: the declared one (COCO, YOLO), else the label as text."""
         names = list(self._names) if self._names else [str(label) for label in self.labels]
         return names + [MISSING_NAME] * (self.missing == "class") + [OTHER_NAME] * (self.unknown == "other")
+
+    def set_names(self, names: Sequence[str]) -> None:
+        """Name the known classes, in the order of their indices."""
+        if len(names) != len(self.labels):
+            raise ValueError(f"{len(names)} names for {len(self.labels)} classes")
+        self._names = tuple(map(str, names))
 
     @property
     def declared_names(self) -> tuple[str, ...] | None:
@@ -603,9 +627,7 @@ class LabelMap:
         made._reset()
         made._fitted = True
         if names is not None:
-            if len(names) != len(made._labels):
-                raise ValueError(f"{len(names)} names for {len(made._labels)} classes")
-            made._names = tuple(map(str, names))
+            made.set_names(names)
         made._check_ignore_index()
         made._report_lookalikes()
         return made

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from preassert.remap.recode import Options
-from preassert.remap.run import Job, Result, Written, run
+from preassert.remap.run import Job, Result, Written, map_in, run
 
-__all__ = ["Job", "Options", "Result", "Written", "run"]
+__all__ = ["Job", "Options", "Result", "Written", "map_in", "run"]

@@ -222,7 +222,10 @@ class Rewriting:
         if self.recoder.labels.unknown == "drop" and not self.recoder.inverse:
             keeps.append(np.ones(len(leaves), bool) if keep is None else keep)
         if self.recoder.inverse:
-            return _typed(new.tolist(), self.leaf, self.recoder.labels)
+            try:
+                return _typed(new.tolist(), self.leaf, self.recoder.labels)
+            except (pa.ArrowException, OverflowError, KeyError) as error:
+                raise InputError(self.file, f"its labels do not fit the type {self.leaf} that the column had: {error}") from error
         return pa.array(new, self.leaf)
 
 

@@ -109,9 +109,11 @@ class Tally:
     def fit(self, parameters: dict[str, Any], used_only: bool) -> LabelMap:
         """The map over everything counted; over what the files declare, unless ``used_only``."""
         pairs = self.pairs()
-        if self.declared is None:
+        if self.declared is None or "classes" in parameters:
             labels = LabelMap(**parameters)
             labels.count_labels(pairs)
+            if self.declared is not None and all(label in self.declared for label in labels.labels):
+                labels.set_names([self.declared[label] for label in labels.labels])
         elif used_only:
             labels = self._used(parameters, pairs)
         else:

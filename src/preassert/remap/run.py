@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Job:
         output: the file or folder to write; for several inputs a folder. None with ``in_place`` or ``dry_run``.
         into_folder: ``output`` is a folder to write into, even if it does not exist yet.
         map_path: read if it exists, else written. None: beside the output, unless the output carries the map inside.
-        parameters: of the ``LabelMap`` to fit.
+        parameters: of the ``LabelMap`` to fit; of an existing one they replace the policies, for this run.
     """
 
     inputs: Sequence[Path]
@@ -75,22 +76,35 @@ def run(job: Job) -> Result:
     targets = _targets(job)
     notes: list[str] = []
     labels, map_was_there = _existing_map(job, formats)
+    if labels is not None and not job.inverse:
+        labels = _with_parameters(labels, job.parameters, notes)
     if labels is None:
         labels = _fit(job, formats, notes)
     map_path = _map_path(job, targets, formats, map_was_there)
     outputs = [(path, target, name) for path, target, name in zip(job.inputs, targets, formats, strict=True)]
     temporaries: list[Path] = []
+    folders = _missing_folders([*targets, map_path])
     try:
         written, recoders = _write_all(job, labels, outputs, temporaries)
         if job.dry_run:
             return Result(labels, None, map_was_there, written, _counts(recoders), notes)
         if map_path is not None and not map_was_there and not job.inverse:
             # The map first: a crash between the two leaves a map without outputs, never outputs without their map.
+            map_path.parent.mkdir(parents=True, exist_ok=True)
             labels.save(map_path)
         return Result(labels, map_path, map_was_there, _publish(job, written, temporaries), _counts(recoders), notes)
     finally:
         for temporary in temporaries:
             atomic.discard(temporary)
+        for folder in folders:
+            with suppress(OSError):  # not empty: the run succeeded
+                folder.rmdir()
+
+
+def _missing_folders(paths: Sequence[Path | None]) -> list[Path]:
+    """Folders that outputs need and that do not exist yet, innermost first."""
+    missing = {folder for path in paths if path is not None for folder in path.absolute().parents if not folder.exists()}
+    return sorted(missing, key=lambda folder: -len(folder.parts))
 
 
 def _write_all(
@@ -164,6 +178,22 @@ def _fit(job: Job, formats: Sequence[str], notes: list[str]) -> LabelMap:
     if not labels.num_classes:
         raise InputError(", ".join(map(str, job.inputs)), "no labels found")
     return labels
+
+
+def _with_parameters(labels: LabelMap, parameters: dict[str, Any], notes: list[str]) -> LabelMap:
+    fitting = {"order", "classes"} & set(parameters)
+    if fitting:
+        raise UsageError(f"the map exists already: {' and '.join(sorted(fitting))} can only be given for a new one")
+    policy = {name: value for name, value in parameters.items() if labels.get_policy()[name] != value}
+    if not policy:
+        return labels
+    notes.append(
+        f"policies other than those of the map file: {', '.join(f'{name}={value}' for name, value in sorted(policy.items()))}"
+    )
+    try:
+        return labels.with_policy(**policy)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _existing_map(job: Job, formats: Sequence[str]) -> tuple[LabelMap | None, bool]:
@@ -244,3 +274,8 @@ def _map_path(job: Job, targets: Sequence[Path | None], formats: Sequence[str], 
     if path.exists():
         raise UsageError(f"{path} exists already; pass it with --map to use it, or another name to fit a new one")
     return path
+
+
+def map_in(path: Path) -> LabelMap | None:
+    """The label map that a file or folder carries inside (Parquet, Arrow, Hugging Face); None where there is none."""
+    return embedded_map(format_of(path), path)

@@ -78,11 +78,13 @@ def _is_json_lines(path: Path) -> bool:
 def _folder_format(path: Path) -> str:
     if any((path / name).exists() for name in ("dataset_dict.json", "state.json", "dataset_info.json")):
         return "hf"
-    if next(path.glob("*.yaml"), None) or next(path.glob("*.yml"), None) or next(path.rglob("labels"), None):
+    described = next(path.glob("*.yaml"), None) or next(path.glob("*.yml"), None)
+    texts = next(path.rglob("*.txt"), None)
+    if texts and (described or path.name == "labels" or next(path.rglob("labels/**/*.txt"), None)):
         return "yolo"
     if next(path.rglob("*.png"), None):
         return "masks"
-    if next(path.rglob("*.txt"), None):
+    if texts:
         return "yolo"
     raise InputError(str(path), "a folder without a Hugging Face data set, YOLO labels (data.yaml, *.txt) or PNG masks")
 

@@ -6,13 +6,14 @@ The file is never loaded whole: one element of a top-level array at a time.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from preassert.errors import InputError
 from preassert.labels.sources import numbered_categories
-from preassert.remap.formats.jsonl import Tokens
+from preassert.remap.formats.jsonl import Shortcut, Tokens
 from preassert.remap.jsontext import Span, members, scalars, skip_space, value_at
 from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
 from preassert.remap.streams import blocks, sink
@@ -25,8 +26,11 @@ ID_PATHS: dict[str | None, tuple[tuple[str, ...], ...]] = {
     None: (("category_id",),),  # a file of results is one array
 }
 
-# (name of the array, element as text, its value) -> new text, DROP, or None for "as it was"
-Change = Callable[["str | None", str, Any], Any]
+# (name of the array, element as text, how to get its value) -> new text, DROP, or None for "as it was"
+Change = Callable[["str | None", str, Callable[[], Any]], Any]
+
+# An object without objects inside, with strings taken whole: most annotations. Its numbers are not turned into objects.
+_FLAT = re.compile(r'\{[^{}"]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^{}"]*)*\}', re.DOTALL)
 
 
 class _Text:
@@ -76,6 +80,22 @@ class _Text:
             raise InputError(str(self.path), f"not JSON: {what} where one of {' '.join(expected)} belongs")
         self.position += 1
         return space + found
+
+    def element(self) -> tuple[str, Callable[[], Any]]:
+        """Take one element of an array: (its text, how to get its value)."""
+        found = _FLAT.match(self.text, self.position)
+        if found is not None and found.end() < len(self.text):
+            self.position = found.end()
+            text = found.group()
+            return text, lambda: self._parse(text)
+        text, value = self.value()
+        return text, lambda: value
+
+    def _parse(self, text: str) -> Any:
+        try:
+            return value_at(text, 0)[0]
+        except ValueError as error:
+            raise InputError(str(self.path), f"not JSON: {error} of {text[:60]!r}") from None
 
     def value(self) -> tuple[str, Any]:
         """Take one value: (its text, the value)."""
@@ -137,7 +157,7 @@ def _array(source: _Text, name: str | None, change: Change) -> Iterator[str]:
         return
     before, kept = source.space(), False
     while True:
-        text, value = source.value()
+        text, value = source.element()
         new = change(name, text, value)
         if new is not DROP:
             yield before + (text if new is None else new)
@@ -150,7 +170,15 @@ def _array(source: _Text, name: str | None, change: Change) -> Iterator[str]:
         before = separator if kept else before  # without a kept element there is nothing to separate from
 
 
-def _spans(name: str | None, text: str, value: Any) -> list[Span]:
+def _spans(name: str | None, text: str, parse: Callable[[], Any], shortcut: Shortcut | None = None) -> list[Span]:
+    """Spans of the category ids in one element."""
+    if shortcut is not None and name in ("annotations", None) and "segments_info" not in text:
+        short = shortcut.span(text, 0)
+        if short is not None:
+            return [short]
+    if not any(path[0] in text or "\\" in text for path in ID_PATHS.get(name, ())):
+        return []
+    value = parse()
     if not isinstance(value, dict):
         return []
     found: list[Span] = []
@@ -163,19 +191,26 @@ def _spans(name: str | None, text: str, value: Any) -> list[Span]:
 
 def _place(path: Path, name: str | None, value: Any, number: int) -> str:
     kind = {"annotations": "annotation", "images": "image", "categories": "category", None: "result"}[name]
-    return f"{path} {kind} id {value['id']}" if name is not None and "id" in value else f"{path} {kind} number {number}"
+    return (
+        f"{path} {kind} id {value['id']}"
+        if name is not None and isinstance(value, dict) and "id" in value
+        else f"{path} {kind} number {number}"
+    )
 
 
 def survey(path: Path, options: Options, tally: Tally) -> None:
     categories: list[Any] = []
     seen_arrays = set()
 
-    def count(name: str | None, text: str, value: Any) -> Any:
+    shortcut = Shortcut("category_id")
+
+    def count(name: str | None, text: str, parse: Callable[[], Any]) -> Any:
         seen_arrays.add(name)
         if name == "categories":
+            value = parse()
             categories.append({key: value[key] for key in ("id", "name") if key in value} if isinstance(value, dict) else value)
         elif name in ("annotations", None):
-            for _, _, label in _spans(name, text, value):
+            for _, _, label in _spans(name, text, parse, shortcut):
                 tally.add(label)
         return None
 
@@ -193,17 +228,19 @@ def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> Non
     uncounted = Tokens(recoder)  # of categories and images: they are not labels of anything
     numbers: dict[str | None, int] = {}
 
-    def replace(name: str | None, text: str, value: Any) -> Any:
+    shortcut = Shortcut("category_id")
+
+    def replace(name: str | None, text: str, parse: Callable[[], Any]) -> Any:
         if name not in ID_PATHS:
             return None
-        spans = _spans(name, text, value)
+        spans = _spans(name, text, parse, shortcut)
         if not spans:
             return None
         numbers[name] = numbers.get(name, 0) + 1
         counted = name in ("annotations", None)
         if name == "categories" and recoder.value(spans[0][2]) in (UNSEEN, DROP):
             return DROP  # with --used-only: a class without annotations
-        return (tokens if counted else uncounted).splice(text, spans, _place(path, name, value, numbers[name]))
+        return (tokens if counted else uncounted).splice(text, spans, lambda: _place(path, name, parse(), numbers[name]))
 
     with sink(target, path, (None, b"")) as out:
         for piece in walk(path, options, replace):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
 from preassert.remap.streams import UTF8_BOM, blocks, sink, wide_encoding
 
 LINE_LIMIT_BYTES = 1 << 28
+LINES_AT_ONCE = 1000  # written together
 
 
 def _lines(path: Path, options: Options) -> Iterator[bytes]:
@@ -45,7 +46,7 @@ def labels_of(path: Path, options: Options) -> Iterator[tuple[int, int, str, lis
     if options.column is None:
         raise UsageError(f"{path}: --column is needed; {_keys(path, options)}")
     names = options.column.split(".")
-    shortcut = _Shortcut(options.column)
+    shortcut = Shortcut(options.column)
     row = 0
     for number, line in enumerate(_lines(path, options), start=1):
         text = line.decode("utf-8", "surrogateescape")
@@ -65,7 +66,7 @@ def labels_of(path: Path, options: Options) -> Iterator[tuple[int, int, str, lis
         yield row, number, text, spans
 
 
-class _Shortcut:
+class Shortcut:
     """Finds the label of a plain line without reading the rest of it; None where only reading it can tell.
 
     ``"name":`` with both quotes cannot stand inside a JSON string, where quotes are escaped: it is a key. With one brace
@@ -136,15 +137,22 @@ def survey(path: Path, options: Options, tally: Tally) -> None:
 def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> None:
     replacements = Tokens(recoder)
     with sink(target, path, wide_encoding(path, options.encoding)) as out:
+        waiting: list[str] = []
         for row, line, text, spans in labels_of(path, options):
-            if not spans:
-                out.write(text.encode("utf-8", "surrogateescape"))
-                continue
-            new = replacements.splice(text, spans, f"{path} row {row:,} (line {line:,})")
-            if new is DROP and (len(spans) > 1 or options.column is None):
-                raise UsageError(f"{path} line {line:,}: --unknown drop leaves out whole rows, and this one has a list of labels")
-            if isinstance(new, str):
-                out.write(new.encode("utf-8", "surrogateescape"))
+            if spans:
+                new = replacements.splice(text, spans, lambda: f"{path} row {row:,} (line {line:,})")  # noqa: B023  (called at once)
+                if new is DROP and len(spans) > 1:
+                    raise UsageError(
+                        f"{path} line {line:,}: --unknown drop leaves out whole rows, and this one has a list of labels"
+                    )
+                if new is DROP:
+                    continue
+                text = new
+            waiting.append(text)
+            if len(waiting) == LINES_AT_ONCE:
+                out.write("".join(waiting).encode("utf-8", "surrogateescape"))
+                waiting.clear()
+        out.write("".join(waiting).encode("utf-8", "surrogateescape"))
     replacements.count()
 
 
@@ -156,7 +164,7 @@ class Tokens:
         self.memo: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
 
-    def splice(self, text: str, spans: list[Span], place: str) -> Any:
+    def splice(self, text: str, spans: list[Span], place: Callable[[], str]) -> Any:
         """``text`` with each span replaced; DROP if one of them is to be dropped. Unseen ones stay and are remembered."""
         pieces: list[str] = []
         done = 0
@@ -167,7 +175,7 @@ class Tokens:
             if new is None:
                 new = self.memo[token] = self._replace(value)
             if new is UNSEEN:
-                self.recoder.unseen_at(value, place)
+                self.recoder.unseen_at(value, place())
             elif new is DROP:
                 return DROP
             else:

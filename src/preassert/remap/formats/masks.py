@@ -117,6 +117,8 @@ def _rewrite_one(path: Path, target: Path, recoder: Recoder) -> None:
     new, _ = recoder.array(pixels.ravel(), lambda position: f"{path} pixel {divmod(position, png.width)} (row, column)")
     if recoder.failed:
         return
+    if new.dtype == object:
+        raise InputError(str(path), "a mask holds numbers, and this map has names (or a class of other labels)")
     low, high = int(new.min()), int(new.max())
     depth = png.depth if png.kind == _PALETTE or png.depth in (1, 8, 16) else 8  # Pillow spreads 2 and 4 bits of grey over 0..255
     while high >= 1 << depth and depth < 8:
