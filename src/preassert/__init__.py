@@ -21,6 +21,7 @@ _HOMES = {
     "install": "preassert.guard",
     "uninstall": "preassert.guard",
     "flush": "preassert.guard",
+    "check": "preassert.guard.learn",
     "explain": "preassert.integrations.explain",
     "install_excepthook": "preassert.integrations.excepthook",
     "validate_classification_targets": "preassert.contracts.plain",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from preassert.contracts.plain import safe_compute_loss_inputs, validate_classification_targets
     from preassert.errors import InputError, MissingExtra, PreassertError, UsageError, Violation
     from preassert.guard import flush, guard, install, uninstall
+    from preassert.guard.learn import check
     from preassert.integrations.excepthook import install_excepthook
     from preassert.integrations.explain import explain
     from preassert.labels import LabelMap, clamp_targets, mask_targets
