@@ -165,11 +165,14 @@ def _at_exit() -> None:
     try:
         if guard is not None:
             guard.flush()
-    except Exception as error:  # a violation that was recorded and never reached a boundary
-        try:
-            sys.excepthook(type(error), error, error.__traceback__)
-        except SystemExit:
-            _end_now()
+    except Exception as error:
+        # A violation that was recorded and never reached a boundary. Anything else comes from a device that is already lost.
+        if is_violation(error):
+            with suppress(SystemExit):
+                sys.excepthook(type(error), error, error.__traceback__)
+            if not _interactive():
+                _report(error)
+                _end_now()
     # The script put its own excepthook over ours: the report is printed, the exit code is still to be set.
     last = getattr(sys, "last_value", None)
     if last is not None and not _reported and not _interactive() and is_violation(last):

@@ -340,6 +340,7 @@ _NEAR = 2  # batches of one pass that likeness is enough for: the current one, a
 _LIKE = 2  # the bad rows hold the bad values (others too), or the tensor is a tensor of the batch but for some elements
 _PLACE = 1  # the first dimension counts the rows; the values were computed from them
 _MAX_VALUES = 64  # distinct bad values that are looked up
+_MAX_PART = 4_000_000  # elements of a tensor that is searched for another one in it
 _MAX_COMPARED = 200_000_000  # elements compared in one tensor, all values together
 
 
@@ -432,6 +433,9 @@ def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
     best = max(graded, key=lambda evidence: evidence.grade, default=None)
     if best is not None and best.grade > 0:
         return best
+    part = _as_part_of_batch(batch, bad, tensors, rows)
+    if part is not None:
+        return part
     if not batch.order_kept:
         among_items = _by_items(batch, bad, tensors)
         if among_items is not None:
@@ -480,6 +484,34 @@ def _as_batch_tensor(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int)
             if own.numel() > 1 and steady.float().mean() >= 0.5 and _varies(content):
                 like = _Evidence(_LIKE, batch, bad.rows(row_of))
     return like
+
+
+def _as_part_of_batch(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _Evidence | None:
+    """Does the offending tensor hold some elements of a tensor of the batch, in order (a chunk, ``y[y != -100]``)?"""
+    if bad.tensor.is_floating_point() or bad.tensor.numel() > _MAX_PART:
+        return None
+    wanted = bad.tensor.reshape(-1).tolist()
+    for own in tensors:
+        row_of = None
+        if len(wanted) < own.numel() <= _MAX_PART and not own.is_floating_point() and not own.is_complex():
+            row_of = _row_of(own, tensors, batch, rows)
+        if row_of is None or (len(wanted) < 3 and own.ndim > 1):
+            continue  # one or two numbers are found in any table of ids
+        content = own.reshape(-1).tolist()
+        # As often there as here: then it does not matter which of several equal elements was taken.
+        if any(content.count(value) != wanted.count(value) for value in bad.values) or not _is_subsequence(wanted, content):
+            continue
+        places: dict[Any, set[int]] = {value: set() for value in bad.values}
+        for position, value in enumerate(content):
+            if value in places:
+                places[value].add(row_of(position))
+        return _Evidence(_VALUE if len(wanted) > 3 else _LIKE, batch, places)
+    return None
+
+
+def _is_subsequence(wanted: list[Any], content: list[Any]) -> bool:
+    remaining = iter(content)
+    return all(value in remaining for value in wanted)
 
 
 def _varies(content: Tensor) -> bool:
