@@ -60,7 +60,7 @@ def test_json() -> None:
 
 def test_text() -> None:
     text = to_text(ALL, SCANNED)
-    assert text.index("target-out-of-range") < text.index("unreadable") < text.index("note ")
+    assert text.index("target-out-of-range") < text.index("bad input") < text.index("note ")
     assert "fix: preassert remap a.csv" in text
     assert "label      3    0    5        0        1        3" in text
     assert text.endswith("2 files, 3 rows checked: 2 errors, 1 warning")

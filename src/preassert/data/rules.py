@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from preassert.model import EXIT_CLEAN, EXIT_FINDINGS, Finding, Severity
@@ -72,7 +72,7 @@ class Rule:
             return f"the {len(self.alphabet)} characters of the alphabet"
         if self.names is not None:
             shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-            return f"one of {len(self.names)} classes ({shown})"
+            return f"the {len(self.names)} classes ({shown})"
         if self.lowest is None and self.highest is None:
             return "whole numbers"
         low = "" if self.lowest is None else str(self.lowest)
@@ -129,6 +129,17 @@ class Report:
             return EXIT_CLEAN
         worst = worst_severity(self.findings)
         return EXIT_FINDINGS if worst is not None and order.index(worst) >= order.index(fail_on) else EXIT_CLEAN
+
+
+def tidy(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings with ``./`` taken off their files, which a walk from the current folder puts there."""
+    out: list[Finding] = []
+    for finding in findings:
+        file = finding.where.file
+        while file.startswith("./") and file != "./":
+            file = file[2:].lstrip("/")
+        out.append(replace(finding, where=replace(finding.where, file=file)) if file != finding.where.file else finding)
+    return out
 
 
 def worst_severity(findings: Iterable[Finding]) -> Severity | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from preassert.data import formats
 from preassert.data.formats import hf
 from preassert.data.formats.base import Proven, Reader
-from preassert.data.rules import TARGET, Report, Rule, hazard_of_column
+from preassert.data.rules import TARGET, Report, Rule, hazard_of_column, tidy
 from preassert.data.source import Source, expand, is_remote, reading, source, walk
 from preassert.data.tally import Tally
-from preassert.data.wording import LinesOf, findings_of, note, summarise, unreadable
+from preassert.data.wording import LinesOf, bad_input, findings_of, note, summarise, unreadable
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -246,9 +246,10 @@ class Scan:
             if rule not in self.found:
                 raise UsageError(f"{missing.files[0]}: {text}")
             for file in missing.files:
-                self.report.findings.append(unreadable(file, text))
+                self.report.findings.append(bad_input(file, text))
         for tallies in self.tallies.values():
             summarise(self.report, self.last_file, tallies)
+        self.report.findings = tidy(self.report.findings)
         return self.report
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from preassert.data import formats
 from preassert.data.formats import hf
 from preassert.data.layouts import LAYOUTS, check_of, coco, imagefolder, pictures, voc, yolo
-from preassert.data.rules import Report, Rule
+from preassert.data.rules import Report, Rule, tidy
 from preassert.data.scan import Options, Scan
 from preassert.data.source import Source, expand, is_remote, walk
 from preassert.data.wording import compare_class_names, unreadable
@@ -63,6 +63,7 @@ def check_targets(paths: Sequence[str], rules: Sequence[Rule], options: Options,
     folders = list(report.scanned.pop("class_folders", {}).items())
     for other in folders[1:]:
         imagefolder.compare(report, other[0], folders[0], other)
+    report.findings = tidy(report.findings)
     if not tables and not report.scanned["rows"]:
         del report.scanned["rows"]
     return report

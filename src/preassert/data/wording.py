@@ -208,7 +208,15 @@ def remap_helps(tally: Tally) -> bool:
     """Whether renumbering the labels that are present would fit them into the range."""
     rule = tally.rule
     lowest, highest = rule.limits()
-    if tally.missing or tally.fractional or tally.histogram is None or rule.names is not None or lowest != 0 or highest is None:
+    if (
+        tally.nested
+        or tally.missing
+        or tally.fractional
+        or tally.histogram is None
+        or rule.names is not None
+        or lowest != 0
+        or highest is None
+    ):
         return False
     present = [value for value in tally.histogram if value not in rule.ignore]
     return 0 < len(present) <= highest + 1 and len({type(value) for value in present}) == 1
@@ -217,7 +225,12 @@ def remap_helps(tally: Tally) -> bool:
 def unreadable(file: str, reason: str, *, line: int | None = None) -> Finding:
     """The finding for a file (or a line of it) that cannot be read."""
     at = f"line {line}: " if line is not None else ""
-    return Finding(hazard=None, severity="error", where=Where(file=file, line=line), message=f"cannot be read: {at}{reason}")
+    return bad_input(file, f"cannot be read: {at}{reason}", line=line)
+
+
+def bad_input(file: str, message: str, *, line: int | None = None) -> Finding:
+    """The finding for an input that is not what it should be, where no hazard of the catalogue says so."""
+    return Finding(hazard=None, severity="error", where=Where(file=file, line=line), message=message)
 
 
 def note(
@@ -273,6 +286,8 @@ def sorted_pairs(histogram: dict[int | str, int]) -> list[list[int | str]]:
 def empty_classes(rule: Rule, histogram: dict[int | str, int]) -> list[int | str] | None:
     """Legal classes without a row; None where the rule has no end or is wider than a class list is."""
     if rule.alphabet is not None or rule.real or rule.hazard != TARGET:
+        return None
+    if rule.names is None and not any(isinstance(value, int) for value in histogram):
         return None
     if rule.names is not None and any(isinstance(value, str) for value in histogram):
         return [known for known in rule.names if known not in histogram]

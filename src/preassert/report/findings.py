@@ -12,7 +12,7 @@ from preassert.report.text import clean_line
 
 SCHEMA = "preassert.check/1"
 _SARIF_LEVELS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
-_UNREADABLE = "unreadable-input"  # SARIF wants a rule; the hazard of an unreadable file is null everywhere else
+_NO_HAZARD = "bad-input"  # SARIF wants a rule; the hazard of an unreadable file is null everywhere else
 _BARS = 60  # of a histogram in HTML; more classes are put together
 _SHOWN = 50  # errors and warnings in a terminal
 _INFO_SHOWN = 12
@@ -55,7 +55,7 @@ def to_text(findings: Sequence[Finding], scanned: Mapping[str, Any]) -> str:
 
 def _block(finding: Finding) -> str:
     lines = [
-        f"{finding.severity:<8} {finding.hazard or 'unreadable'}  {clean_line(place(finding))}",
+        f"{finding.severity:<8} {finding.hazard or 'bad input'}  {clean_line(place(finding))}",
         f"         {clean_line(finding.message)}",
     ]
     if finding.fix:
@@ -116,8 +116,10 @@ def _columns_table(columns: Mapping[str, Any]) -> str:
 
 def to_sarif(findings: Sequence[Finding], version: str, titles: Mapping[str, str]) -> str:
     """SARIF 2.1.0, as code hosts read it. ``titles``: hazard slug -> its one-line title."""
-    used = list(dict.fromkeys(finding.hazard or _UNREADABLE for finding in findings))
-    rules = [{"id": slug, "shortDescription": {"text": titles.get(slug, "a file that cannot be read")}} for slug in used]
+    used = list(dict.fromkeys(finding.hazard or _NO_HAZARD for finding in findings))
+    rules = [
+        {"id": slug, "shortDescription": {"text": titles.get(slug, "an input that is not what it should be")}} for slug in used
+    ]
     results = []
     for finding in findings:
         region = {"region": {"startLine": finding.where.line}} if finding.where.line else {}
@@ -125,7 +127,7 @@ def to_sarif(findings: Sequence[Finding], version: str, titles: Mapping[str, str
         text = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
         results.append(
             {
-                "ruleId": finding.hazard or _UNREADABLE,
+                "ruleId": finding.hazard or _NO_HAZARD,
                 "level": _SARIF_LEVELS[finding.severity],
                 "message": {"text": clean_line(text)},
                 "locations": [location],
@@ -186,7 +188,7 @@ def _escaped(text: object) -> str:
 
 def _html_row(finding: Finding) -> str:
     fix = f"<br>fix: <code>{_escaped(finding.fix)}</code>" if finding.fix else ""
-    hazard = _escaped(finding.hazard or "unreadable")
+    hazard = _escaped(finding.hazard or "bad input")
     return (
         f"<tr><td class={finding.severity}>{finding.severity}</td><td><code>{hazard}</code></td>"
         f"<td>{_escaped(place(finding))}</td><td>{_escaped(finding.message)}{fix}</td></tr>"

@@ -11,7 +11,7 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading
 from preassert.data.tally import MAX_ROWS
-from preassert.data.wording import note, sorted_pairs, unreadable
+from preassert.data.wording import bad_input, note, sorted_pairs, unreadable
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -130,7 +130,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
 def _findings(file: str, annotation: Annotation, rule: Rule) -> Iterator[Finding]:
     nameless = annotation.objects - len(annotation.names)
     if nameless:
-        yield unreadable(file, f"{nameless} of {annotation.objects} objects have no <name>")
+        yield bad_input(file, f"{nameless} of {annotation.objects} objects have no <name>")
     wrong = [(name, line) for name, line in annotation.names if not name or (rule.names is not None and name not in rule.names)]
     if not wrong:
         return
@@ -164,6 +164,6 @@ def _listed_without_annotation(path: str) -> Iterator[Finding]:
             ids = [line.split()[0] for line in read_small(file).decode("utf-8").splitlines() if line.strip()]
         lost = [entry for entry in ids if not os.path.exists(os.path.join(folder, f"{entry}.xml"))]
         if lost:
-            yield unreadable(
+            yield bad_input(
                 file, f"{len(lost):,} of {len(ids):,} pictures in this list have no annotation: {', '.join(lost[:5])}"
             )

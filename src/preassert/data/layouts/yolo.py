@@ -12,7 +12,7 @@ from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading, reason_of
 from preassert.data.tally import MAX_ROWS, MAX_VALUES, Plain, Tally
-from preassert.data.wording import empty_classes, note, sorted_pairs, unreadable, values_in_words
+from preassert.data.wording import bad_input, empty_classes, note, sorted_pairs, unreadable, values_in_words
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -122,10 +122,10 @@ def _classes(report: Report, path: str, document: dict[Any, Any], given: Rule) -
     nc = document.get("nc")
     names = document.get("names")
     if nc is not None and (isinstance(nc, bool) or not isinstance(nc, int) or nc < 0):
-        report.findings.append(unreadable(path, f"nc is {nc!r}, a whole number is expected"))
+        report.findings.append(bad_input(path, f"nc is {nc!r}, a whole number is expected"))
         nc = None
     if names is not None and not isinstance(names, (list, dict)):
-        report.findings.append(unreadable(path, f"names is a {type(names).__name__}, a list or a mapping is expected"))
+        report.findings.append(bad_input(path, f"names is a {type(names).__name__}, a list or a mapping is expected"))
         names = None
     count = len(names) if names is not None else None
     if nc is None and count is None and not given.bounded:
@@ -185,7 +185,7 @@ def _splits(report: Report, path: str, document: dict[Any, Any]) -> Iterator[Spl
         labels: set[str] = set()
         for item in entry if isinstance(entry, list) else [entry]:
             if not _collect(split, labels, str(item), root, base):
-                finding = unreadable(path, f"{name}: {item} is not there")
+                finding = bad_input(path, f"{name}: {item} is not there")
                 report.findings.append(
                     finding if name != "test" else note(path, f"test: {item} is not there", severity="warning")
                 )
@@ -338,7 +338,7 @@ def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histog
     if outside_lines:
         report.findings.append(_outside(file, outside, outside_lines))
     for line_number, reason in broken[:MAX_ROWS]:
-        report.findings.append(unreadable(file, reason, line=line_number))
+        report.findings.append(bad_input(file, f"line {line_number}: {reason}", line=line_number))
     if odd_sizes:
         message = (
             f"line {odd_sizes[0]}: width or height outside 0..1 ({len(odd_sizes)} boxes); the loader drops the whole picture"
