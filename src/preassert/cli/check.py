@@ -108,8 +108,9 @@ def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
     if checkpoints:
         from preassert.data import checkpoints as checkpoint_room
 
+        ignore = (-100,) if arguments.ignore_index is None else tuple(arguments.ignore_index)
         for target in checkpoints:
-            report.extend(checkpoint_room.check(target, data=arguments.data or ()))
+            report.extend(checkpoint_room.check(target, data=arguments.data or (), ignore=ignore))
     if others:
         options = Options(
             dtype=arguments.dtype,

@@ -35,6 +35,7 @@ class Rule:
         real: fractions are legal, for probabilities; otherwise only whole numbers are (``1.0`` is the label 1).
         hazard: slug for a value outside, missing, NaN or not a whole number.
         max_length: most elements that a list of one row may have; None does not bound it.
+        padding: an element that does not count towards the length (models that number only what is no padding).
         length_hazard: slug for a longer list. The finding's values are the lengths.
         optional: a file without this column is passed over in silence; otherwise that is an error.
         bound_by: what sets the range, in words that follow "set by": ``"num_labels in encoder/config.json"``.
@@ -50,6 +51,7 @@ class Rule:
     real: bool = False
     hazard: str = TARGET
     max_length: int | None = None
+    padding: int | None = None
     length_hazard: str = EMBEDDING
     optional: bool = False
     bound_by: str | None = None

@@ -143,7 +143,7 @@ class Tally:
         for value, row in zip(values, rows, strict=True):
             if isinstance(value, (list, tuple)):
                 if not value or not isinstance(value[0], (list, tuple)):
-                    self._measure(len(value), 1, [row + first_row])
+                    self._measure_list(value, row + first_row)
                 flat.extend(value)
                 flat_rows.extend([row] * len(value))
             elif isinstance(value, dict):
@@ -191,7 +191,11 @@ class Tally:
         if self.rule.max_length is not None and not pa.types.is_nested(inner):
             lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
             for at in np.flatnonzero(lengths > self.rule.max_length):
-                self._measure(int(lengths[at]), 1, [int(rows_of(at)) + first_row])
+                row = int(rows_of(at)) + first_row
+                if self.rule.padding is None:
+                    self._measure(int(lengths[at]), 1, [row])
+                else:
+                    self._measure_list(values[int(at)].as_py(), row)
         parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
         self._feed_arrow(pc.list_flatten(values), first_row, text, lambda at: rows_of(parents[at]))
 
@@ -233,8 +237,7 @@ class Tally:
         if values.ndim > 1:
             width = math.prod(values.shape[1:])
             self.nested = True
-            if self.rule.max_length is not None and values.shape[-1] > self.rule.max_length:
-                self._measure(values.shape[-1], len(values), list(range(first_row, first_row + min(len(values), MAX_ROWS))))
+            self._measure_rows(values, first_row)
             rows_of: RowsOf = lambda at: at // width  # noqa: E731 - the one-line twin of _identity
             values = values.reshape(-1)
         else:
@@ -395,6 +398,22 @@ class Tally:
             else:
                 self.more_values = True
         _keep_rows(self.first_rows, rows)
+
+    def _measure_rows(self, values: Any, first_row: int) -> None:
+        """The lengths of the rows of a NumPy array of two or more dimensions."""
+        if self.rule.max_length is None or values.shape[-1] <= self.rule.max_length:
+            return
+        if self.rule.padding is not None and values.ndim == 2:
+            for row, length in enumerate((values != self.rule.padding).sum(-1).tolist()):
+                self._measure(length, 1, [row + first_row])
+            return
+        self._measure(values.shape[-1], len(values), list(range(first_row, first_row + min(len(values), MAX_ROWS))))
+
+    def _measure_list(self, values: Sequence[Any], row: int) -> None:
+        length = len(values)
+        if self.rule.padding is not None and self.rule.max_length is not None and length > self.rule.max_length:
+            length -= sum(value == self.rule.padding for value in values)
+        self._measure(length, 1, [row])
 
     def _measure(self, length: int, count: int, rows: Sequence[int]) -> None:
         if self.rule.max_length is None or length <= self.rule.max_length:

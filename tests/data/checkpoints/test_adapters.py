@@ -97,6 +97,11 @@ def test_a_base_that_is_not_here_is_said(adapter: Path, edit: Any) -> None:
     assert report.exit_code() == 0
 
 
+def test_a_base_named_by_a_path_must_be_there(adapter: Path, edit: Any, errors: Any) -> None:
+    edit(adapter / "adapter_config.json", base_model_name_or_path="./gone")
+    assert errors(check(str(adapter)).findings) == [(None, "adapter_config.json", ())]
+
+
 def test_adapters_in_a_circle_end(adapter: Path, edit: Any) -> None:
     edit(adapter / "adapter_config.json", base_model_name_or_path="adapter")
     assert check(str(adapter)).exit_code() == 0

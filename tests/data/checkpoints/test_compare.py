@@ -42,7 +42,8 @@ def test_clean_folders_are_clean(bert: Path, llama: Path) -> None:
         ),
         # no fault: absent, padded, or counted from the end
         ("config.json", {"pad_token_id": None}, []),
-        ("config.json", {"pad_token_id": -1}, []),
+        ("config.json", {"pad_token_id": -1}, [(EMBEDDING, "config.json", (-1,))]),  # generation pads with it
+        ("config.json", {"eos_token_id": -1}, []),  # never met
         ("config.json", {"pad_token_id": 63}, []),
         ("config.json", {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}, []),  # not a classifier
         ("config.json", {"vocab_size": 62}, []),  # fewer than the rows, and enough for the tokenizer: a warning

@@ -106,6 +106,29 @@ def test_an_encoder_and_a_decoder(
     assert seen(folder, rows(record)) == expected
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "npy"])
+def test_padding_takes_up_no_position(kind: str, tmp_path: Path, rows: Any, edit: Any, write_safetensors: Any) -> None:
+    """RoBERTa numbers only the tokens that are no padding."""
+    folder = tmp_path / "roberta"
+    folder.mkdir()
+    edit(folder / "config.json", model_type="roberta", pad_token_id=1, architectures=["RobertaForMaskedLM"])
+    shapes = {"roberta.embeddings.word_embeddings.weight": (30, 8), "roberta.embeddings.position_embeddings.weight": (12, 8)}
+    write_safetensors(folder / "model.safetensors", shapes)
+    ids = [[5] * 10 + [1] * 5, [5] * 12 + [1] * 3]
+    if kind == "jsonl":
+        path = rows(*({"input_ids": row} for row in ids))
+    elif kind == "parquet":
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = str(tmp_path / "data.parquet")
+        parquet.write_table(arrow.table({"input_ids": ids}), path)
+    else:
+        numpy = pytest.importorskip("numpy")
+        path = str(tmp_path / "data.npz")
+        numpy.savez(path, input_ids=numpy.array(ids))
+    assert seen(folder, path) == [(EMBEDDING, "input_ids", (2,), (12,), 1)]
+
+
 def test_segmentation_labels(tmp_path: Path, rows: Any, edit: Any, write_safetensors: Any) -> None:
     folder = tmp_path / "segformer"
     folder.mkdir()

@@ -20,6 +20,8 @@ _FED_IDS = (
     "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id",
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
 )  # fmt: skip
+# Of these, a negative one is fed too: generation pads finished sentences with it (Llama 1: pad_token_id -1).
+_FED_AS_THEY_ARE = frozenset({"pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id"})
 _DECODER_IDS = frozenset({"decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"})
 # Ids that are only compared with, or masked: out of range they do no harm, but they show that files do not belong together.
 _MASKED_IDS = ("suppress_tokens", "begin_suppress_tokens")
@@ -144,7 +146,8 @@ def _special_ids(checkpoint: Checkpoint) -> Iterator[Finding]:
         for key in _FED_IDS + _MASKED_IDS:
             bound = decoder if key in _DECODER_IDS else tokens
             fed = key in _FED_IDS
-            bad = [number for part in parts for number in _listed(part.get(key)) if _outside(number, bound.size, fed)]
+            lowest = 0 if key in _FED_AS_THEY_ARE else -1
+            bad = [number for part in parts for number in _listed(part.get(key)) if not lowest <= number < bound.size]
             bad = [number for number in dict.fromkeys(bad) if (key, number) not in seen]
             seen.update((key, number) for number in bad)
             if bad:
@@ -158,11 +161,6 @@ def _special_ids(checkpoint: Checkpoint) -> Iterator[Finding]:
                     severity="error" if fed else "warning",
                     fix=_RESIZE if fed else f"take the ids from {key} that the tokenizer does not have",
                 )
-
-
-def _outside(number: int, rows: int, fed: bool) -> bool:
-    # Negative ids stand for "none" (Llama 1: pad_token_id -1, counted from the end by nn.Embedding).
-    return number >= rows or (not fed and number < -1)
 
 
 def _blank(checkpoint: Checkpoint) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class Bound:
         declared: what config.json says of the same size, where it does; and under which key.
         rows: rows of the table of positions, which are more than ``size`` where the first token is not at row 0.
         hazard: what an index beyond it meets.
+        padding: the token id that takes up no position, for positions that count tokens and not places (RoBERTa).
     """
 
     size: int
@@ -38,6 +39,7 @@ class Bound:
     key: str | None = None
     rows: int | None = None
     hazard: str = EMBEDDING
+    padding: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,9 @@ class _Resolver:
         offset = _offset(rule, config)
         tokens = None if declared is None else declared - (offset if rule.included else 0)
         rows = tensor.shape[0]
-        return Bound(max(0, rows - offset), f"{tensor.name} in {tensor.file}", tensor.file, tokens, key, rows)
+        padding = offset - 1 if rule.offset == PADDING else None
+        source = f"{tensor.name} in {tensor.file}"
+        return Bound(max(0, rows - offset), source, tensor.file, tokens, key, rows, padding=padding)
 
     def own_positions(self, stack: str) -> TensorInfo | None:
         table = self.tables.positions.get(stack)

@@ -88,10 +88,11 @@ def _load_adapter(out: Checkpoint, names: list[str], depth: int) -> None:
     name = out.adapter.get("base_model_name_or_path")
     location = find_base(name, out.folder) if isinstance(name, str) and name and depth < 3 else None
     if location is None:
+        path_like = isinstance(name, str) and name.startswith((".", "/", "~"))
         out.findings.append(
             Finding(
                 None,
-                "warning",
+                "error" if path_like else "warning",
                 Where(out.adapter_file or out.folder),
                 f"the base model {name!r} is not on this machine: rows of its embedding are not known",
                 fix="check where the base model is, or name it by a folder in base_model_name_or_path",

@@ -38,6 +38,7 @@ def _indices(column: str, rows: Bound | None, positions: Bound | None = None, ta
         ignore=(),
         hazard=EMBEDDING,
         max_length=None if positions is None else max(0, positions.size - taken),
+        padding=None if positions is None else positions.padding,
         length_hazard=EMBEDDING if positions is None else positions.hazard,
         optional=True,
         bound_by=bound_by,
