@@ -1,0 +1,97 @@
+"""`make bench`: every figure against its rival in the same run; writes bench/results.json.
+
+    python bench/run.py [NAME ...]     # names of the modules beside this one; all without
+
+Each module has `measure()`, a list of {"name", "value", "rival", "ratio", "goal"}. Nothing here fails when a goal is missed: the
+figures say so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MODULES = ("overhead", "compiled", "explain", "check", "labels")
+LIBRARIES = ("torch", "numpy", "pandas", "pyarrow", "duckdb", "Pillow", "msgspec")
+
+
+def machine() -> dict[str, Any]:
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor()
+    )
+    memory = next((int(line.split()[1]) // 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), None)
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_mib": memory,
+        "system": platform.platform(),
+        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for library in ("preassert", *LIBRARIES):
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            found[library] = "not installed"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {**found, "commit": commit or "unknown"}
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(MODULES)
+    if unknown:
+        print(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}", file=sys.stderr)
+        return 2
+    sys.path.insert(0, str(HERE))
+    report: dict[str, Any] = {
+        "schema": "preassert.bench/1",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": machine(),
+        "versions": versions(),
+    }
+    report["figures"] = {}
+    for name in names or MODULES:
+        print(f"{name}:", flush=True)
+        figures = importlib.import_module(name).measure()
+        report["figures"][name] = figures
+        for figure in figures:
+            print("  " + text(figure), flush=True)
+    if not names:
+        out = HERE / "results.json"
+        part = out.with_suffix(".part")
+        part.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        part.replace(out)
+        print(f"written: {out}")
+    return 0
+
+
+def text(figure: dict[str, Any]) -> str:
+    value, rival, ratio = (
+        f"{part:.4g}" if isinstance(part, float) else part for part in map(figure.get, ("value", "rival", "ratio"))
+    )
+    return f"{figure['name']}: {value} against {rival}: {ratio} (goal {figure['goal']})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
