@@ -191,6 +191,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_train_together(run: Run, tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = run(DISTRIBUTED, command=[*launcher, "SCRIPT"])

@@ -345,6 +345,15 @@ def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
     return is_pinned(tensor)
 
 
+def _type(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``tensor.type()`` names the device "cuda"; a conversion goes to torch."""
+    answer = _native_type(tensor, *args, **kwargs)
+    return answer.replace(f"torch.{BACKEND}.", "torch.cuda.") if isinstance(answer, str) else answer
+
+
+_native_type: Callable[..., Any] = torch.Tensor.type
+
+
 def _get_device(tensor: torch.Tensor) -> int:
     return _device().index if on_device(tensor) else -1
 
@@ -384,6 +393,27 @@ def _apply(module: torch.nn.Module, function: Callable[..., Any], recurse: bool 
 
 
 _native_apply: Callable[..., torch.nn.Module] = torch.nn.Module._apply
+
+
+def _scatter(
+    model: torch.nn.DataParallel[Any], inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Any
+) -> tuple[Any, Any]:
+    """``DataParallel.scatter`` over the one device that there is: the whole batch goes there."""
+    from torch.utils._pytree import tree_map
+
+    moved = tree_map(lambda value: value.cuda() if isinstance(value, torch.Tensor) else value, (inputs, kwargs or {}))
+    return [moved[0]], [moved[1]]
+
+
+def _profile(profiler: Any, *, activities: Any = None, **kwargs: Any) -> None:
+    """A profiler of the host only: there is no device whose events could be recorded."""
+    from torch.profiler import ProfilerActivity
+
+    host = None if activities is None else [a for a in activities if a is not ProfilerActivity.CUDA] or [ProfilerActivity.CPU]
+    _native_profile(profiler, activities=host, **kwargs)
+
+
+_native_profile: Callable[..., None] = torch.profiler.profiler._KinetoProfile.__init__
 
 
 # --- storages and checkpoints ----------------------------------------------------------------------------------------
@@ -446,7 +476,7 @@ class _BackendModule:
     manual_seed_all = staticmethod(lambda seed: _manual_seed(seed) if active() else None)
     get_rng_state = staticmethod(_get_rng_state)
     set_rng_state = staticmethod(_set_rng_state)
-    _is_in_bad_fork = staticmethod(lambda: False)
+    _is_in_bad_fork = staticmethod(lambda: _device().process != os.getpid())
     get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16, torch.float32])
 
 
@@ -544,36 +574,83 @@ def _both_autocasts(native: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
+def set_sync_debug_mode(mode: int | str) -> None:
+    """``torch.cuda.set_sync_debug_mode``: "default" (0), "warn" (1) or "error" (2) at every synchronisation."""
+    names = {"default": 0, "warn": 1, "error": 2}
+    value = names.get(mode, mode) if isinstance(mode, str) else mode
+    if value not in (0, 1, 2):
+        raise RuntimeError("invalid value of debug_mode, expected `default`, `warn`, `error`, or 0, 1, 2")
+    _device().sync_debug_mode = int(value)
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
+
+
+# What stands for the functions and classes of ``torch.cuda``.
+_CUDA: dict[str, Any] = {
+    "_lazy_init": _nothing,
+    "init": _nothing,
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "device_count": lambda: _device().device_count,
+    "current_device": lambda: _device().index,
+    "set_device": _set_device,
+    "device": _DeviceContext,
+    "_exchange_device": _exchange_device,
+    "_maybe_exchange_device": _exchange_device,
+    "get_device_name": lambda device=None: _properties(device).name,
+    "get_device_properties": _properties,
+    "get_device_capability": lambda device=None: (_ordinal(device), CAPABILITY)[1],
+    "get_arch_list": lambda: ["sm_90"],
+    "can_device_access_peer": lambda *_: False,
+    "is_bf16_supported": lambda *_a, **_k: True,
+    "_is_in_bad_fork": lambda: _device().process != os.getpid(),
+    "synchronize": _synchronize,
+    "Stream": Stream,
+    "Event": Event,
+    "stream": _stream_context,
+    "StreamContext": _stream_context,
+    "current_stream": _current_stream,
+    "default_stream": _default_stream,
+    "set_stream": _set_stream,
+    "is_current_stream_capturing": lambda: False,
+    "manual_seed": _manual_seed,
+    "manual_seed_all": _manual_seed,
+    "seed": _seed,
+    "seed_all": _seed,
+    "initial_seed": lambda: _device().seed,
+    "get_rng_state": _get_rng_state,
+    "set_rng_state": _set_rng_state,
+    "get_rng_state_all": lambda: [_get_rng_state()],
+    "set_rng_state_all": lambda states: _set_rng_state(list(states)[-1]),
+    "empty_cache": lambda: _device().drain(),
+    "ipc_collect": _nothing,
+    "memory_allocated": _memory_allocated,
+    "max_memory_allocated": _max_memory_allocated,
+    "memory_reserved": _memory_allocated,
+    "max_memory_reserved": _max_memory_allocated,
+    "reset_peak_memory_stats": _reset_peak,
+    "reset_max_memory_allocated": _reset_peak,
+    "mem_get_info": _mem_get_info,
+    "set_per_process_memory_fraction": _nothing,
+    "memory_stats": _memory_stats,
+    "memory_summary": _memory_summary,
+    "set_sync_debug_mode": set_sync_debug_mode,
+    "get_sync_debug_mode": lambda: _device().sync_debug_mode,
+}
+
+
 def switch_on() -> None:
     """Put the simulation in place of ``torch.cuda``."""
     if holder.active:
         return
     holder.active = True
-    cuda = torch.cuda
-    nothing = lambda *_args, **_kwargs: None  # noqa: E731
-    for name, value in {
-        "_lazy_init": nothing, "init": nothing, "is_available": lambda: True, "is_initialized": lambda: True,
-        "device_count": lambda: _device().device_count, "current_device": lambda: _device().index, "set_device":
-        _set_device, "device": _DeviceContext, "_exchange_device": _exchange_device, "_maybe_exchange_device":
-        _exchange_device, "get_device_name": lambda device=None: _properties(device).name, "get_device_properties":
-        _properties, "get_device_capability": lambda device=None: (_ordinal(device), CAPABILITY)[1], "get_arch_list":
-        lambda: ["sm_90"], "can_device_access_peer": lambda *_: False, "is_bf16_supported": lambda *_a, **_k: True,
-        "_is_in_bad_fork": lambda: False, "synchronize": _synchronize, "Stream": Stream, "Event": Event, "stream":
-        _stream_context, "StreamContext": _stream_context, "current_stream": _current_stream, "default_stream":
-        _default_stream, "set_stream": _set_stream, "is_current_stream_capturing": lambda: False, "manual_seed":
-        _manual_seed, "manual_seed_all": _manual_seed, "seed": _seed, "seed_all": _seed, "initial_seed": lambda:
-        _device().seed, "get_rng_state": _get_rng_state, "set_rng_state": _set_rng_state, "get_rng_state_all": lambda:
-        [_get_rng_state()], "set_rng_state_all": lambda states: _set_rng_state(list(states)[-1]), "empty_cache": lambda:
-        _device().drain(), "ipc_collect": nothing, "memory_allocated": _memory_allocated, "max_memory_allocated":
-        _max_memory_allocated, "memory_reserved": _memory_allocated, "max_memory_reserved": _max_memory_allocated,
-        "reset_peak_memory_stats": _reset_peak, "reset_max_memory_allocated": _reset_peak, "mem_get_info": _mem_get_info,
-        "memory_stats": _memory_stats, "memory_summary": _memory_summary, "set_sync_debug_mode": set_sync_debug_mode,
-        "get_sync_debug_mode": lambda: _device().sync_debug_mode,
-    }.items():  # fmt: skip
-        _replace(cuda, name, value)
+    for name, value in _CUDA.items():
+        _replace(torch.cuda, name, value)
     for name, value in {
         "device": property(_tensor_device), "is_cuda": property(on_device), "to": _to, "cuda": _cuda, "numpy": _numpy,
-        "record_stream": nothing, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "get_device": _get_device,
+        "record_stream": _nothing, "pin_memory": _pin_memory, "is_pinned": _is_pinned, "get_device": _get_device, "type": _type,
     }.items():  # fmt: skip
         _replace(torch.Tensor, name, value)
     from torch.utils._device import _device_constructors
@@ -582,6 +659,11 @@ def switch_on() -> None:
     for name in _FACTORIES:
         _replace(torch, name, _pinning(getattr(torch, name)))
     _replace(torch.nn.Module, "_apply", _apply)
+    _replace(torch.nn.DataParallel, "scatter", _scatter)
+    _replace(torch.profiler.profiler._KinetoProfile, "__init__", _profile)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        _replace(torch.cuda.nvtx, name, lambda *_args, **_kwargs: 0)
+    _replace(torch.cuda.memory, "_record_memory_history", _nothing)
     _replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     _replace(torch.UntypedStorage, "clone", _clone_storage)
     _replace(torch, "Generator", Generator)
@@ -606,12 +688,3 @@ def switch_off() -> None:
         delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
     _streams.current = _streams.default = None
     holder.active = False
-
-
-def set_sync_debug_mode(mode: int | str) -> None:
-    """``torch.cuda.set_sync_debug_mode``: "default" (0), "warn" (1) or "error" (2) at every synchronisation."""
-    names = {"default": 0, "warn": 1, "error": 2}
-    value = names.get(mode, mode) if isinstance(mode, str) else mode
-    if value not in (0, 1, 2):
-        raise RuntimeError("invalid value of debug_mode, expected `default`, `warn`, `error`, or 0, 1, 2")
-    _device().sync_debug_mode = int(value)

@@ -23,6 +23,7 @@ from preassert.simgpu.assertions import Fault
 from preassert.simgpu.memory import Ledger, extent_bytes, to_device_label
 from preassert.simgpu.messages import LABEL, LAUNCH_FAILURE, CudaError, accelerator_error, out_of_memory_error
 
+FORKED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
 MAX_QUEUED = 4096  # kernels in flight before the device is taken to have caught up
 
 
@@ -62,6 +63,7 @@ class Device:
     lock: threading.RLock = field(default_factory=threading.RLock)
     generator_state: torch.Tensor = field(init=False)
     seed: int = 0
+    process: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.limit_bytes)
@@ -70,7 +72,9 @@ class Device:
     # --- the context -------------------------------------------------------------------------------------------------
 
     def raise_if_dead(self) -> None:
-        """Raises ``torch.AcceleratorError`` when an earlier kernel killed the context."""
+        """Raises ``torch.AcceleratorError`` when an earlier kernel killed the context, RuntimeError in a forked child."""
+        if self.process != os.getpid():
+            raise RuntimeError(FORKED)
         if self.error is not None:
             raise accelerator_error(self.error)
 
@@ -105,6 +109,8 @@ class Device:
 
     def drain(self) -> None:
         """Run what is queued. Never raises for what a kernel does: the context is poisoned instead."""
+        if self.process != os.getpid():
+            return  # the queue is the parent's
         with self.lock:
             if not self.queue:
                 return

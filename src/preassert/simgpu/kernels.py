@@ -166,8 +166,8 @@ class _Launcher:
 
 def _launch(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = holder.device
+    device.raise_if_dead()
     with device.lock:
-        device.raise_if_dead()
         args_list, kwargs = _freeze_host(operator, args, kwargs)
         with below_every_mode():
             if _waits_for(operator, args_list):
@@ -294,15 +294,17 @@ def _signature(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> A
     return tuple(map(of, args)), tuple((name, of(value)) for name, value in kwargs.items())
 
 
-def _harmless(value: Any, integers: int) -> Any:
-    """A tensor of the same geometry whose values no kernel refuses."""
+def _harmless(value: Any, integers: int, keep_host: bool) -> Any:
+    """A tensor of the same geometry whose values no kernel refuses. ``keep_host``: the host knows its own values."""
     if isinstance(value, torch.Tensor):
+        if keep_host and not on_device(value):
+            return value
         trial = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
         return trial.fill_(1 if value.dtype.is_floating_point or value.dtype.is_complex else integers)
     if isinstance(value, torch._C.Generator):
         return type(value)()
     if isinstance(value, (list, tuple)):
-        return [_harmless(item, integers) for item in value]
+        return [_harmless(item, integers, keep_host) for item in value]
     return value
 
 
@@ -318,9 +320,9 @@ def _trial(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> tuple
         return (), ()  # in-place on lists: nothing to find out
     state = torch.get_rng_state() if operator.random else None
     try:
-        for integers in (0, 1):  # 0 is a valid index, 1 a valid divisor
-            trial_args = _harmless(args, integers)
-            trial_kwargs = {name: _harmless(value, integers) for name, value in kwargs.items()}
+        for integers, keep_host in ((0, False), (1, False), (0, True)):  # 0 is a valid index, 1 a valid divisor
+            trial_args = _harmless(args, integers, keep_host)
+            trial_kwargs = {name: _harmless(value, integers, keep_host) for name, value in kwargs.items()}
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -510,6 +512,23 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
 
+def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch sizes depend on the lengths alone and stay on the host; only the data is packed later."""
+    device = holder.device
+    with device.lock:
+        device.raise_if_dead()
+        source, sizes = to_host_label(input), lengths.detach().clone()
+        with below_every_mode():
+            shape, batch_sizes = aten._pack_padded_sequence.default(torch.empty_like(source), sizes, batch_first)
+            packed, host = device.allocate(*_geometry(shape))
+
+            def run() -> None:
+                host.copy_(aten._pack_padded_sequence.default(source, sizes, batch_first)[0])
+
+            device.launch(Kernel("aten::_pack_padded_sequence", None, run))
+    return packed, batch_sizes
+
+
 def _math_attention(*_args: Any, **_kwargs: Any) -> int:
     return int(torch.nn.attention.SDPBackend.MATH.value)
 
@@ -552,6 +571,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "aten::set_": _set_nothing,
     "aten::record_stream": _nothing,
     "aten::_fused_sdp_choice": _math_attention,
+    "aten::_pack_padded_sequence": _pack_padded_sequence,
 }
 _FACTORIES = ("aten::empty.memory_format", "aten::empty_strided")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 
 import pytest
 import torch
@@ -342,3 +343,48 @@ def check_threads() -> None:
     for thread in threads:
         thread.join()
     assert found == [6.0] * 4
+
+
+def check_a_forked_child_may_not_use_the_device() -> None:
+    value = torch.ones(2, device="cuda") * 3  # in the queue: it is the parent's to run
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.manual_seed(1)
+            torch.ones(1, device="cuda")
+            os.write(writing, b"no error")
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1000).startswith(b"Cannot re-initialize CUDA in forked subprocess")
+    os.close(reading)
+    os.close(writing)
+    assert value.tolist() == [3, 3]
+
+
+def check_packed_sequences() -> None:
+    torch.manual_seed(0)
+    here = nn.LSTM(3, 4)
+    there = copy.deepcopy(here).cuda()
+    x, lengths = torch.randn(5, 2, 3), torch.tensor([5, 3])
+    results = []
+    for model, sequence in ((here, x), (there, x.cuda())):
+        packed = nn.utils.rnn.pack_padded_sequence(sequence, lengths)
+        assert packed.batch_sizes.tolist() == [2, 2, 2, 1, 1]
+        output, sizes = nn.utils.rnn.pad_packed_sequence(model(packed)[0])
+        assert sizes.tolist() == [5, 3]
+        output.sum().backward()
+        results.append([output.detach().cpu(), *(p.grad.cpu() for p in model.parameters())])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def check_data_parallel_and_profiler_and_names() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    model = nn.DataParallel(nn.Linear(2, 3), device_ids=[0]).cuda()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler, torch.cuda.nvtx.range("step"):
+        assert model(torch.ones(4, 2)).shape == (4, 3)
+    assert profiler.key_averages()
+    assert torch.ones(1, device="cuda").type() == "torch.cuda.FloatTensor"
