@@ -110,7 +110,7 @@ SCENARIOS = {
     "hang": Scenario(says("waiting", "time.sleep(60)"), "hang", 124, ("--timeout", "1"), "within 1 s"),
     "a violation": Scenario(
         "from preassert.errors import Violation\n"
-        "raise Violation('target-out-of-range', operator='aten::nll_loss', call='F.nll_loss', argument='target', valid='', rank=2)",
+        "raise Violation('target-out-of-range', operator='aten::nll_loss', call='F.x', argument='target', valid='0', rank=2)",
         "target-out-of-range",
         65,
         ("--restart", "3"),
