@@ -321,6 +321,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--op", help="only this operator of op_db; nothing is written")
     parser.add_argument("--cases", type=int, default=1000, help="random calls a row of the contract table")
+    parser.add_argument("--counts", type=Path, help="take the counts of random calls from this file of an earlier run")
     options = parser.parse_args()
     names: Counter[str] = Counter()
     tallies: dict[str, Tally] = {}
