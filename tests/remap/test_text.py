@@ -256,6 +256,24 @@ def test_several_ways_to_write_a_class_are_said(tmp_path: Path, capsys: pytest.C
     assert "is written in several ways" in capsys.readouterr().out
 
 
+def test_missing_comes_back_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--column", "label", "--missing", "ignore_index")
+    for number, data in enumerate([b"a,label\n1,4\n2,\n", b"a,label\n1,4\n2,NaN\n", b"a,label\n1,4\n2,-100\n"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "d.csv").write_bytes(data)
+        assert remap(folder / "d.csv", *options, "-o", folder / "o.csv") == 0
+        assert (folder / "o.csv").read_bytes() == b"a,label\n1,0\n2,-100\n"
+        assert remap(folder / "o.csv", "--column", "label", "--inverse", "-o", folder / "b.csv") == 0
+        assert (folder / "b.csv").read_bytes() == data
+    capsys.readouterr()
+    (tmp_path / "d.csv").write_bytes(b"a,label\n1,4\n2,NaN\n3,\n4,-100\n")
+    assert remap(tmp_path / "d.csv", *options, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "missing values are written in several ways ('NaN', '')" in out
+    assert "-100 and missing values both occur" in out
+
+
 def test_missing_and_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "d.csv").write_bytes(b"a,label\n1,4\n2,\n3,nan\n4,9\n")
     assert remap(tmp_path / "d.csv", "--column", "label", "-o", tmp_path / "o.csv") == 1

@@ -18,6 +18,7 @@ from preassert.labels.labelmap import CHOICES
 from preassert.labels.values import shown
 from preassert.model import EXIT_CLEAN, EXIT_FINDINGS
 from preassert.remap import Job, Options, Result, run
+from preassert.remap.formats import shards
 from preassert.report.text import clean, clean_line
 
 SUMMARY = "make labels 0..K-1, the same in every split, reversibly"
@@ -84,7 +85,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         inputs=_expand(arguments.inputs),
         # A trailing slash says "into this folder"; pathlib would forget it.
         output=None if arguments.output is None else Path(arguments.output),
-        into_folder=bool(arguments.output and arguments.output.endswith(("/", os.sep))),
+        into_folder=_means_folder(arguments.output, arguments.inputs),
         map_path=None if arguments.map is None else Path(arguments.map),
         in_place=arguments.in_place,
         inverse=arguments.inverse,
@@ -102,6 +103,10 @@ def _job(arguments: argparse.Namespace) -> Job:
     )
 
 
+def _means_folder(output: str | None, inputs: Sequence[str]) -> bool:
+    return bool(output and output.endswith(("/", os.sep))) or any(shards(Path(path)) for path in inputs)
+
+
 def _expand(patterns: Sequence[str]) -> list[Path]:
     paths: list[Path] = []
     for pattern in patterns:
@@ -112,7 +117,7 @@ def _expand(patterns: Sequence[str]) -> list[Path]:
             paths += map(Path, found)
         else:
             paths.append(Path(pattern))
-    return paths
+    return [file for path in paths for file in shards(path) or [path]]
 
 
 def _classes(path: Path) -> list[Any]:

@@ -120,7 +120,19 @@ class Tally:
             given = {name: value for name, value in parameters.items() if name != "order"}
             labels = LabelMap.from_classes(self.declared, names=list(self.declared.values()), **given)
         labels.origin_ = self._origin(labels)
+        self._note_ignored(labels, pairs)
         return labels
+
+    def _note_ignored(self, labels: LabelMap, pairs: list[tuple[Label | None, int]]) -> None:
+        """With ``missing="ignore_index"`` two things have one index. ``--inverse`` can tell them apart if only one occurs."""
+        found = {label for label, _ in pairs if label is None or type(label) is int}
+        if labels.missing != "ignore_index" or labels.ignore_index not in found:
+            return
+        if None in found:
+            ignored = labels.ignore_index
+            self.note(f"{ignored} and missing values both occur, and both become {ignored}; --inverse writes missing")
+        else:
+            labels.origin_["ignore_index"] = "value"
 
     def _used(self, parameters: dict[str, Any], pairs: list[tuple[Label | None, int]]) -> LabelMap:
         fitted = LabelMap(**parameters)
@@ -147,6 +159,12 @@ class Tally:
         for text, label in self.text_labels().items():
             if label is not None and text.strip() != str(label):
                 spelled.setdefault(label, []).append(text.strip())
+        missing = [text for text, label in self.text_labels().items() if label is None]
+        if missing != [""] * len(missing):
+            origin["missing_text"] = missing[0].strip()
+            if len(missing) > 1:
+                ways = ", ".join(map(shown, missing[:4]))
+                self.note(f"missing values are written in several ways ({ways}); --inverse writes the first")
         plain_texts = {text.strip() for text in self.texts}
         for label, texts in spelled.items():
             if len(texts) > 1 or str(label) in plain_texts:
@@ -178,6 +196,8 @@ class Recoder:
         self.counts: dict[Any, list[Any]] = {}  # (type, old) -> [old, new, count]
         self._unseen: dict[Any, list[Any]] = {}
         self._texts: dict[str, Any] = {}
+        # What ignore_index was before; None where it is for the map to say.
+        self._ignored = labels.ignore_index if labels.origin_.get("ignore_index") == "value" else None
 
     def value(self, value: Any) -> Any:
         """The replacement of one typed value: int, label, None, DROP or UNSEEN."""
@@ -187,6 +207,8 @@ class Recoder:
                 return None  # no index, no label
             if type(index) is not int:
                 return UNSEEN
+            if index == self._ignored:
+                return index
             try:
                 return self.labels.inverse_look_up(index)
             except UnseenLabels:
@@ -212,7 +234,7 @@ class Recoder:
     def write_text(self, value: Any) -> str:
         """A replacement as a CSV or YOLO file writes it."""
         if value is None:
-            return ""
+            return str(self.labels.origin_.get("missing_text", ""))
         if not self.inverse:
             return str(value)
         spelled = self.labels.origin_.get("text")
@@ -346,6 +368,11 @@ class Recoder:
         if gone is not None:
             labels = labels.astype(object)
             labels[gone] = None
+        if self._ignored is not None and bool((ignored := numbers == self._ignored).any()):
+            labels[ignored] = self._ignored
+            labels = (
+                np.array(labels.tolist()) if all(type(label) is int for label in self.labels.labels) and gone is None else labels
+            )
         return labels, None
 
 

@@ -28,6 +28,7 @@ FILES: dict[str, str] = {
     ".tab": "csv",
     ".tsv": "csv",
 }
+_HF_FILES = ("dataset_dict.json", "state.json", "dataset_info.json")
 _PACKED = ("csv", "jsonl")  # formats that may be compressed as a whole
 CARRIES_MAP = ("arrow", "hf", "parquet")  # formats that hold the map inside
 
@@ -52,17 +53,30 @@ def format_of(path: Path) -> str:
         raise InputError(str(path), "no such file or folder")
     if not path.is_file():
         raise InputError(str(path), "not a regular file")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
-    last = suffixes[-2] if packed and len(suffixes) > 1 else (suffixes[-1] if suffixes else "")
-    known = FILES.get(last)
-    if known == "coco" and not packed and _is_json_lines(path):
+    known = _suffix_format(path)
+    if known == "coco" and _is_json_lines(path):
         return "jsonl"
-    if known is None or (packed and known not in _PACKED):
-        raise InputError(
-            str(path), f"cannot be rewritten; formats are {' '.join(sorted(FILES))} and folders of YOLO, masks or Hugging Face"
-        )
+    if known is None:
+        formats = f"{' '.join(sorted(FILES))} and folders of tables, YOLO labels, PNG masks or Hugging Face data sets"
+        raise InputError(str(path), f"cannot be rewritten; remap knows {formats}")
     return known
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a folder of tables; empty for a file, and for a data set that is rewritten as a folder."""
+    if not path.is_dir() or any((path / name).exists() for name in _HF_FILES):
+        return []
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
+    tables = [file for file in files if _suffix_format(file) not in (None, "masks", "coco")]
+    return tables if tables and not any(file.suffix in (".txt", ".png", ".yaml", ".yml") for file in files) else []
+
+
+def _suffix_format(path: Path) -> str | None:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        known = FILES.get(suffixes[-2]) if len(suffixes) > 1 else None
+        return known if known in _PACKED else None
+    return FILES.get(suffixes[-1]) if suffixes else None
 
 
 def _is_json_lines(path: Path) -> bool:
@@ -76,7 +90,7 @@ def _is_json_lines(path: Path) -> bool:
 
 
 def _folder_format(path: Path) -> str:
-    if any((path / name).exists() for name in ("dataset_dict.json", "state.json", "dataset_info.json")):
+    if any((path / name).exists() for name in _HF_FILES):
         return "hf"
     described = next(path.glob("*.yaml"), None) or next(path.glob("*.yml"), None)
     texts = next(path.rglob("*.txt"), None)
