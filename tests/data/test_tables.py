@@ -327,6 +327,15 @@ class TestJsonArray(Conformance):
         path.write_text(json.dumps({"version": "1", "data": [{"label": 0}, {"label": 10}]}))
         assert self.one(self.check(path)).where.rows == (2,)
 
+    def test_several_arrays_of_records(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps({"train": [{"label": 0}], "test": [{"label": 1}, {"label": 10}], "names": [{"id": 12}]}))
+        assert self.one(self.check(path, column="test.label")).where.rows == (2,)
+        assert self.errors(self.check(path, column="train.label")) == []
+        assert self.one(self.check(path, column="id")).values == (12,)
+        with pytest.raises(UsageError, match=r"train\.label"):
+            self.check(path, column="label")
+
 
 class TestJsonColumns(Conformance):
     suffix = ".json"

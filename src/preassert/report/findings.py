@@ -54,8 +54,9 @@ def to_text(findings: Sequence[Finding], scanned: Mapping[str, Any]) -> str:
 
 
 def _block(finding: Finding) -> str:
+    what = finding.hazard or ("bad input" if finding.severity == "error" else "input")
     lines = [
-        f"{finding.severity:<8} {finding.hazard or 'bad input'}  {clean_line(place(finding))}",
+        f"{finding.severity:<8} {what}  {clean_line(place(finding))}",
         f"         {clean_line(finding.message)}",
     ]
     if finding.fix:

@@ -19,7 +19,8 @@ class JsonReader(Reader):
     """One JSON document.
 
     Rows are the objects of the array; in an object of columns (``{"label": [...]}`` or pandas' ``{"label": {"0": ...}}``)
-    they are the positions in the column.
+    they are the positions in the column. Of several arrays in one object, each has its own rows: ``train.label``, or
+    ``label`` where one array only has it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -29,35 +30,55 @@ class JsonReader(Reader):
             raise ValueError(f"{size:,} bytes: a JSON document is decoded whole; convert it to JSON Lines")
         with source.open() as stream:
             document = decode_json(stream.read())
-        self._records, self._columns = _tabular(document)
+        self._tables, self._columns = _tabular(document)
 
     def columns(self) -> tuple[str, ...] | None:
-        return None if self._records is not None else tuple(self._columns)
+        if len(self._tables) == 1:
+            return None  # objects need not have the same keys
+        return tuple(self._columns) + self._keys()
 
     def example(self) -> tuple[str, ...]:
-        if self._records is None:
-            return tuple(self._columns)
-        return tuple(self._records[0]) if self._records and isinstance(self._records[0], dict) else ()
+        return tuple(self._columns) + self._keys()
+
+    def _keys(self) -> tuple[str, ...]:
+        """Keys of the first object of each array; with the name of the array where there are several."""
+        keys = {
+            name: list(records[0]) if records and isinstance(records[0], dict) else [] for name, records in self._tables.items()
+        }
+        if len(keys) == 1:
+            return tuple(next(iter(keys.values())))
+        every = [key for names in keys.values() for key in names]
+        alone = [key for key in dict.fromkeys(every) if every.count(key) == 1]
+        return (*alone, *(f"{name}.{key}" for name, names in keys.items() for key in names))
 
     def count_rows(self) -> int:
-        return len(self._records) if self._records is not None else max(map(len, self._columns.values()), default=0)
+        return max(map(len, [*self._tables.values(), *self._columns.values()]), default=0)
 
     def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
-        if self._records is None:
-            for column in columns:
+        absent = []
+        for column in columns:
+            if column in self._columns:
                 yield Chunk(1, {column: self._columns[column]})
-            return
-        pick = Decoder(columns).pick
-        seen: set[str] = set()
-        for start in range(0, len(self._records), _BATCH_ROWS):
-            rows = [pick(record) for record in self._records[start : start + _BATCH_ROWS]]
-            batch: dict[str, Any] = {}
-            for column, values in zip(columns, zip(*rows, strict=True), strict=True):
-                if any(value is not ABSENT for value in values):
-                    seen.add(column)
-                batch[column] = [None if value is ABSENT else value for value in values]
-            yield Chunk(start + 1, batch)
-        self.absent = tuple(column for column in columns if column not in seen)
+                continue
+            records, key = self._locate(column)
+            pick = Decoder([key]).pick
+            present = False
+            for start in range(0, len(records), _BATCH_ROWS):
+                values = [pick(record)[0] for record in records[start : start + _BATCH_ROWS]]
+                present = present or any(value is not ABSENT for value in values)
+                yield Chunk(start + 1, {column: [None if value is ABSENT else value for value in values]})
+            if not present:
+                absent.append(column)
+        self.absent = tuple(absent)
+
+    def _locate(self, column: str) -> tuple[list[Any], str]:
+        """(array of objects, key) of a column."""
+        name, _, key = column.partition(".")
+        if len(self._tables) == 1:
+            return next(iter(self._tables.values())), column
+        if name in self._tables and key:
+            return self._tables[name], key
+        return next(records for records in self._tables.values() if records and column in records[0]), column
 
 
 def decode_json(data: bytes) -> Any:
@@ -70,24 +91,24 @@ def decode_json(data: bytes) -> Any:
         return json.loads(data.decode("utf-8"))
 
 
-def _tabular(document: Any) -> tuple[list[Any] | None, dict[str, list[Any]]]:
-    """(array of objects, columns); one of the two."""
+def _tabular(document: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """(arrays of objects by name, columns by name); one of the two is empty."""
     if isinstance(document, list):
         if document and not isinstance(document[0], dict):
-            return None, {"": document}
-        return document, {}
+            return {}, {"": document}
+        return {"": document}, {}
     if not isinstance(document, dict):
         raise ValueError(f"a {type(document).__name__}, where rows are expected")
     tables = {key: value for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
-    if len(tables) == 1:
-        return next(iter(tables.values())), {}
-    columns = {key: value for key, value in document.items() if isinstance(value, list) and key not in tables}
+    if tables:
+        return tables, {}
+    columns = {key: value for key, value in document.items() if isinstance(value, list)}
     if columns:
-        return None, columns
+        return {}, columns
     mappings = {key: list(value.values()) for key, value in document.items() if isinstance(value, dict) and value}
     if mappings and len({len(values) for values in mappings.values()}) == 1:
-        return None, mappings
-    raise ValueError("neither an array of objects, nor an object of columns, nor an object that holds one array of objects")
+        return {}, mappings
+    raise ValueError("neither an array of objects, nor an object of columns, nor an object that holds arrays of objects")
 
 
 def open_json(source: Source) -> Reader:
