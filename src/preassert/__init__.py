@@ -48,7 +48,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'preassert' has no attribute {name!r}")
     module = importlib.import_module(home)
-    value = getattr(module, name)
+    # the guard is its room, which can be called: ``preassert.guard(...)`` and ``preassert.guard.stats()``
+    value = module if home == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

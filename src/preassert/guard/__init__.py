@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from preassert.errors import Violation
 from preassert.guard import blame, compiled
 from preassert.guard.intercept import Installation, can_replace_kernels
-from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, unhook_optimizers
+from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, summarise, unhook_optimizers
 from preassert.guard.options import Options, make_options
 from preassert.guard.state import STATE
 
-__all__ = ["PreassertWarning", "Violation", "flush", "guard", "install", "interception", "uninstall"]
+__all__ = ["PreassertWarning", "Violation", "flush", "guard", "install", "interception", "stats", "uninstall"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,6 +184,17 @@ def intercepted() -> list[tuple[str, str]]:
     return _installation.operators() if _installation is not None else []
 
 
+def stats() -> dict[str, Any]:
+    """What the guard has met since the outermost one began, and what its budget came to (None without ``budget=``)."""
+    return {
+        "interception": interception(),
+        "violations": {f"{hazard} at {place}": count for (hazard, place), count in LEDGER.counts.items()},
+        "skipped_steps": LEDGER.skipped_steps,
+        "ignored": LEDGER.ignored,
+        "budget": None if STATE.budget is None else STATE.budget.stats(),
+    }
+
+
 def flush() -> None:
     """A boundary by hand: settle what the deferred mode has recorded. Waits for the last check on each device.
 
@@ -207,17 +218,18 @@ def _close(options: Options, error: BaseException | None) -> None:
     lost = STATE.last
     if type(error) is RuntimeError and lost is not None and str(lost) in str(error) and "TorchScript" in str(error):
         raise lost from error  # the interpreter of scripted code turns every exception into this one
-    if options.policy != "raise":
-        summary = LEDGER.summary()
-        if summary:
-            announce(summary)
+    summarise(options)
 
 
 def _activate(options: Options) -> None:
     global _installation
     with STATE.lock:
+        if _installation is not None and options.budget is not None and not _installation.budgeted:
+            _installation.remove()  # its kernels check every call
+            _installation = _make_installation(budgeted=True)
+            _installation.install()
         if _installation is None:
-            _installation = _make_installation()
+            _installation = _make_installation(budgeted=options.budget is not None)
             _installation.install()
             hook_optimizers()
             compiled.hook()
@@ -245,12 +257,12 @@ def _deactivate(options: Options) -> None:
             LEDGER.reset()
 
 
-def _make_installation() -> Any:
+def _make_installation(*, budgeted: bool) -> Any:
     if can_replace_kernels():
-        return Installation()
+        return Installation(budgeted=budgeted)
     from preassert.guard.fallback import ModeInstallation
 
-    return ModeInstallation()
+    return ModeInstallation(budgeted=budgeted)
 
 
 def _copy(options: Options) -> Options:

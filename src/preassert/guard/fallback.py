@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
-from preassert.guard.intercept import Bound, bind_row, overload_of, verify
+from preassert.guard.intercept import Bound, bind_row, overload_of, verify, verify_within_budget
 
 _Target = tuple[Row, Any, tuple[Bound, ...]]
 
@@ -25,23 +25,25 @@ _Target = tuple[Row, Any, tuple[Bound, ...]]
 class _KernelMode(TorchDispatchMode):
     """Checks the rows of level ``kernel``."""
 
-    def __init__(self, targets: Mapping[Any, _Target]) -> None:
+    def __init__(self, targets: Mapping[Any, _Target], check: Callable[..., Any]) -> None:
         super().__init__()
         self._targets = targets
+        self._check = check
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         target = self._targets.get(func)
         if target is not None:
-            args, kwargs = verify(*target, args, kwargs)
+            args, kwargs = self._check(*target, args, kwargs)
         return func(*args, **kwargs)
 
 
 class _CompositeMode(TorchFunctionMode):
     """Checks the rows of level ``composite`` where Python calls them."""
 
-    def __init__(self, functions: Mapping[Any, str], targets: Mapping[str, _Target]) -> None:
+    def __init__(self, functions: Mapping[Any, str], targets: Mapping[str, _Target], check: Callable[..., Any]) -> None:
         super().__init__()
+        self._check = check
         self._functions = functions
         self._targets = targets
 
@@ -52,7 +54,7 @@ class _CompositeMode(TorchFunctionMode):
             row, overload, bounds = self._targets[name]
             placed = _place(overload._schema, args, kwargs)
             if placed is not None:
-                verify(row, overload, bounds, *placed)
+                self._check(row, overload, bounds, *placed)
         return func(*args, **kwargs)
 
 
@@ -93,7 +95,8 @@ def _composites() -> dict[Any, str]:
 class ModeInstallation:
     """The modes, entered in the thread that installs the guard."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, budgeted: bool = False) -> None:
+        self.budgeted = budgeted
         self._modes: list[Any] = []
 
     def install(self) -> None:
@@ -109,7 +112,8 @@ class ModeInstallation:
             else:
                 kernels[overload] = target
         functions = {function: name for function, name in _composites().items() if name in composites}
-        self._modes = [_CompositeMode(functions, composites), _KernelMode(kernels)]
+        check = verify_within_budget if self.budgeted else verify
+        self._modes = [_CompositeMode(functions, composites, check), _KernelMode(kernels, check)]
         for mode in self._modes:
             mode.__enter__()
 

@@ -25,6 +25,7 @@ from preassert.guard.bind import Fetch, fetcher, index_fetcher
 from preassert.guard.check import holds, index_holds
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
+from preassert.guard.site import user_line
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
@@ -96,14 +97,15 @@ def bind_row(row: Row, schema: Any) -> tuple[Bound, ...]:
 # --- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def make_kernel(row: Row, overload: Any, call: Kernel) -> Kernel:
+def make_kernel(row: Row, overload: Any, call: Kernel, *, budgeted: bool = False) -> Kernel:
     """The Python kernel that checks ``row`` and then calls the replaced one (``call(keyset, *args, **kwargs)``)."""
     bounds = bind_row(row, overload._schema)
+    check = verify_within_budget if budgeted else verify
     if row.level == "composite":
-        return _composite_kernel(row, overload, bounds, call)
-    if len(bounds) == 1 and type(row.domains[0]) is Index and not verdict.PRETEND_DEVICE:
+        return _composite_kernel(row, overload, bounds, call, check)
+    if len(bounds) == 1 and type(row.domains[0]) is Index and not budgeted and not verdict.PRETEND_DEVICE:
         return _index_kernel(row, overload, bounds, call)
-    return _general_kernel(row, overload, bounds, call)
+    return _general_kernel(row, overload, bounds, call, check)
 
 
 def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
@@ -136,13 +138,13 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
     return guarded
 
 
-def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
+def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
     covers = row.covers
 
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
-        args, kwargs = verify(row, overload, bounds, args, kwargs)
+        args, kwargs = check(row, overload, bounds, args, kwargs)
         if not covers:
             return call(keyset, *args, **kwargs)
         COVER.active = True
@@ -154,7 +156,7 @@ def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Ke
     return guarded
 
 
-def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
+def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
     """At this level the tensors are the user's own: they may need gradients, be traced, be fake or be wrapped."""
 
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +165,7 @@ def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: 
         tensors = [value for bound in bounds for value in bound.fetch(args, kwargs) if isinstance(value, torch.Tensor)]
         if all(map(_is_concrete, tensors)):
             with _Aside():
-                args, kwargs = verify(row, overload, bounds, args, kwargs)
+                args, kwargs = check(row, overload, bounds, args, kwargs)
         elif TRACED:
             args, kwargs = TRACED[0](row, overload, bounds, args, kwargs) or (args, kwargs)
         return call(keyset, *args, **kwargs)
@@ -221,6 +223,27 @@ def verify(
     return _verify(row, overload, bounds, args, kwargs)
 
 
+def verify_within_budget(
+    row: Row, overload: Any, bounds: tuple[Bound, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """:func:`verify` where the budget says that it is due; otherwise the arguments as they are."""
+    budget = STATE.budget
+    if budget is None:
+        return verify(row, overload, bounds, args, kwargs)
+    began, seen = budget.clock(), STATE.seen
+    tensor = bounds[0].fetch(args, kwargs)[0]
+    outline = (tensor.shape, tensor.dtype) if isinstance(tensor, torch.Tensor) else None
+    site = (row.operator, outline, user_line())
+    try:
+        if budget.is_due(site):
+            return verify(row, overload, bounds, args, kwargs)
+        return args, kwargs
+    finally:
+        if STATE.seen != seen:
+            budget.suspect(site)
+        budget.spend(budget.clock() - began)
+
+
 def _verify(
     row: Row, overload: Any, bounds: tuple[Bound, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -263,7 +286,8 @@ class Installation:
     they would then stand above ours, so their installer is watched and ours is put back on top.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, budgeted: bool = False) -> None:
+        self.budgeted = budgeted
         self._libraries: dict[tuple[str, str], torch.library.Library] = {}
         self._unwatch: Callable[[], None] | None = None
 
@@ -294,7 +318,7 @@ class Installation:
         except RuntimeError:  # no kernel for this backend
             return
         library = torch.library.Library("aten", "IMPL")
-        kernel = make_kernel(row, overload, replaced.call_boxed)
+        kernel = make_kernel(row, overload, replaced.call_boxed, budgeted=self.budgeted)
         with warnings.catch_warnings():
             # torch announces an override of its own kernels; that is what was asked for
             warnings.simplefilter("ignore")

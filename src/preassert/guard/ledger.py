@@ -148,6 +148,8 @@ class Ledger:
         """
         if STATE.options is None:
             return None
+        if STATE.budget is not None:
+            STATE.budget.end_step()
         self._bound(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
@@ -281,10 +283,17 @@ def finish() -> None:
     violation = LEDGER.take()
     if violation is not None:
         announce(f"the process ends before the next boundary; pending:\npreassert.Violation: {violation}")
-    if STATE.options is not None and STATE.options.policy != "raise":
-        summary = LEDGER.summary()
-        if summary:
-            announce(summary)
+    if STATE.options is not None:
+        summarise(STATE.options)
+
+
+def summarise(options: Options) -> None:
+    """The end of a guard or of the process: what was met and what the budget came to; silent when there is nothing to say."""
+    summary = LEDGER.summary() if options.policy != "raise" else None
+    if summary:
+        announce(summary)
+    if STATE.budget is not None:
+        announce(STATE.budget.summary())
 
 
 LEDGER = Ledger()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from preassert.errors import Violation
+from preassert.guard.budget import Budget
 from preassert.guard.options import Options
 
 
@@ -22,12 +23,14 @@ class State:
         self.options: Options | None = None  # top of the stack; None: no guard is active
         self.seen = 0  # violations raised or recorded since the process began
         self.last: Violation | None = None
+        self.budget: Budget | None = None  # of the active options
+        self._budgets: dict[float, Budget] = {}
         self.lock = threading.RLock()
 
     def push(self, options: Options) -> None:
         with self.lock:
             self.stack.append(options)
-            self.options = options
+            self._refresh()
 
     def remove(self, options: Options) -> None:
         """Take this very entry off, wherever it stands: guards of several threads may end in any order."""
@@ -36,7 +39,14 @@ class State:
                 if self.stack[position] is options:
                     del self.stack[position]
                     break
-            self.options = self.stack[-1] if self.stack else None
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self.options = self.stack[-1] if self.stack else None
+        share = None if self.options is None else self.options.budget
+        if not self.stack:
+            self._budgets.clear()
+        self.budget = None if share is None else self._budgets.setdefault(share, Budget(share))
 
 
 STATE = State()
