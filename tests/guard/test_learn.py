@@ -479,11 +479,22 @@ def test_the_command(place: str, program: Path, capsys: pytest.CaptureFixture[st
     code = main(["check", "--model", f"{place}:net", "--data", f"{place}:train", "--contract", "contract.json", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert code == 1
-    found = {(f["hazard"], f["where"]["column"], tuple(f["values"]), tuple(f["dataset_indices"])) for f in report["findings"]}
+    errors = [f for f in report["findings"] if f["severity"] == "error"]
+    found = {(f["hazard"], f["where"]["column"], tuple(f["values"]), tuple(f["dataset_indices"])) for f in errors}
     assert found == {(EMBEDDING, "0", (10,), (11,)), (TARGET, "1", (3,), (11,))}
     contract = json.loads((program / "contract.json").read_text(encoding="utf-8"))
     assert contract["schema"] == "preassert.contract/1"
     assert {name: (entry["lowest"], entry["highest"]) for name, entry in contract["inputs"].items()} == {"0": (0, 9), "1": (0, 2)}
+
+
+def test_the_command_says_what_a_model_accepts(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import transformers\n\ndef net():\n    return transformers.GPT2LMHeadModel(transformers.GPT2Config("
+    text += "vocab_size=50, n_positions=20, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0))\n"
+    (program / "my_training.py").write_text(text, encoding="utf-8")
+    assert main(["check", "--model", "my_training:net", "--contract", "c.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "input_ids in 0..49, rows of at most 20: reaches aten::embedding in transformer.wte" in shown
+    assert "labels in 0..49 or -100" in shown
 
 
 @pytest.mark.parametrize(

@@ -799,9 +799,19 @@ def check_command(model: str, data: Sequence[str] = (), *, contract: str | None 
         if learned is None:
             learned = learn(module, loss=loss)
             report.scanned["contract"] = learned.to_dict()
+    report.findings += [_in_words(demand, model) for demand in learned.inputs.values()]
+    report.findings += [Finding(None, "info", Where(model), note) for note in learned.notes]
     if contract is not None:
         learned.write(contract)
     return report
+
+
+def _in_words(demand: InputContract, model: str) -> Finding:
+    """A note that says what one input may be."""
+    length = "" if demand.max_length is None else f", rows of at most {demand.max_length:,}"
+    reached = ", ".join(dict.fromkeys(f"{use.operator} in {use.module}" if use.module else use.operator for use in demand.uses))
+    message = f"{demand.name} in {demand.valid}{length}" + (f": reaches {reached}" if reached else "")
+    return Finding(demand.hazard, "info", Where(model, column=demand.name), message, valid=demand.valid)
 
 
 def _renamed(finding: Finding, name: str) -> Finding:

@@ -42,13 +42,15 @@ def check(path: str, data: Sequence[str] = (), ignore: tuple[int, ...] = (-100,)
         MissingExtra: a library that the format of the data needs is not installed.
     """
     parts = [load(folder, tokenizer) for folder, tokenizer in _parts(path)]
-    report = Report(scanned={"checkpoint": []})
+    report = Report(scanned={"checkpoint": [], "files": 0, "tensors": 0})
     for part in parts:
         if not part.files and not part.findings:
             raise UsageError(f"{part.folder}: neither config.json nor weights nor a tokenizer in it")
         report.findings += part.findings
         report.findings += findings_of(part)
         report.scanned["checkpoint"].append(_summary(part))
+        report.scanned["files"] += len(part.files)
+        report.scanned["tensors"] += len(part.tensors)
     if data:
         _check_data(report, parts[0], data, ignore)
     return report
