@@ -430,6 +430,32 @@ class TestParquet(Conformance):
         pyarrow.parquet.write_table(pa.table({"meta": pa.array([{"label": 1}, {"label": 10}, None])}), path)
         assert self.one(self.check(path, column="meta.label")).where.rows == (2, 3)
 
+    @pytest.mark.parametrize("boxes", [[{"category": 1}, {"category": 10}], {"category": [1, 10]}])
+    def test_objects_of_a_detection_set(self, tmp_path: Path, boxes: Any) -> None:
+        path = tmp_path / "a.parquet"
+        rows: list[Any] = [[] if isinstance(boxes, list) else {"category": []}, boxes, None]
+        pyarrow.parquet.write_table(pa.table({"id": [1, 2, 3], "objects": rows}), path, write_statistics=self.statistics)
+        (tmp_path / "b.jsonl").write_text("".join(json.dumps({"objects": row}) + "\n" for row in rows[:2]))
+        for file in (path, tmp_path / "b.jsonl"):
+            report = self.check(file, column="objects.category", ignore=())
+            finding = next(finding for finding in self.errors(report) if 10 in finding.values)
+            assert finding.where.rows[0] == 2
+
+    def test_several_declared_columns(self, tmp_path: Path) -> None:
+        names = {"_type": "ClassLabel", "names": ["a", "b"]}
+        features = {
+            "coarse": names,
+            "fine": {**names, "names": ["a", "b", "c"]},
+            "objects": {"feature": {"kind": names}, "_type": "Sequence"},
+        }
+        table = pa.table({"coarse": [0, 2], "fine": [2, 3], "objects": [{"kind": [0]}, {"kind": [0, 5]}]})
+        path = tmp_path / "a.parquet"
+        pyarrow.parquet.write_table(
+            table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), path
+        )
+        found = {finding.where.column: finding.values for finding in self.errors(check_paths([str(path)], [Rule()]))}
+        assert found == {"coarse": (2,), "fine": (3,), "objects.kind": (5,)}
+
     def test_class_names_in_the_metadata(self, tmp_path: Path) -> None:
         features = {"info": {"features": {"y": {"_type": "ClassLabel", "names": ["a", "b"]}}}}
         table = pa.table({"x": [0, 0], "y": [1, 2]}).replace_schema_metadata({"huggingface": json.dumps(features)})

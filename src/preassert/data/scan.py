@@ -171,19 +171,20 @@ class Scan:
         names = reader.columns()
         if names == () and reader.count_rows() is None:
             raise ValueError("the file is empty")
+        declared = {**reader.class_names(), **class_names}
         plan: list[_Planned] = []
         for rule in self.rules:
-            column = rule.column if rule.column is not None else _evident_column(reader, class_names)
-            if column is None or (names is not None and column not in names):
+            columns = [rule.column] if rule.column is not None else _evident_columns(reader, rule, declared)
+            present = [column for column in columns if names is None or column in names]
+            if not present:
                 self._miss(rule, path, names or _example(reader))
-                continue
-            effective = replace(rule, column=column)
-            if rule.column is None and rule.hazard == TARGET:
-                effective = replace(effective, hazard=hazard_of_column(column))
-            declared = class_names.get(column) or reader.class_names(column)
-            if declared and not rule.bounded and rule.max_length is None:
-                effective = replace(effective, names=declared)
-            plan.append(_Planned(rule, Tally(effective, column)))
+            for column in present:
+                effective = replace(rule, column=column)
+                if rule.column is None and rule.hazard == TARGET:
+                    effective = replace(effective, hazard=hazard_of_column(column))
+                if column in declared and not rule.bounded and rule.max_length is None:
+                    effective = replace(effective, names=declared[column])
+                plan.append(_Planned(rule, Tally(effective, column)))
         return plan
 
     def _miss(self, rule: Rule, path: str, columns: tuple[str, ...]) -> None:
@@ -293,18 +294,21 @@ def _example(reader: Reader) -> tuple[str, ...]:
         return ()
 
 
-def _evident_column(reader: Reader, class_names: dict[str, tuple[str, ...]]) -> str | None:
-    """The label column of a file when nobody names it: declared classes, the only column, or a usual name."""
+def _evident_columns(reader: Reader, rule: Rule, declared: dict[str, tuple[str, ...]]) -> list[str]:
+    """The label columns of a file when nobody names them: declared classes, the only column, or one of a usual name.
+
+    Several declared columns are all taken, each with its own classes, unless the caller gave a range.
+    """
     names = reader.columns()
     if names is None:
         names = _example(reader)
-    declared = [column for column in names if column in class_names or reader.class_names(column)]
-    if declared:
-        return declared[0]
+    classes = [column for column in names if column in declared]
+    if classes:
+        return classes[:1] if rule.bounded else classes
     if len(names) == 1:
-        return names[0]
+        return [names[0]]
     lowered = {column.lower(): column for column in reversed(names)}
-    return next((lowered[usual] for usual in LABEL_COLUMNS if usual in lowered), None)
+    return [lowered[usual] for usual in LABEL_COLUMNS if usual in lowered][:1]
 
 
 def _no_column(rule: Rule, missing: _Missing) -> str:

@@ -32,8 +32,8 @@ class ArrowReader(Reader):
     def columns(self) -> tuple[str, ...]:
         return leaves(self.schema)
 
-    def class_names(self, column: str) -> tuple[str, ...] | None:
-        return class_names_in_schema(self.schema, column)
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        return class_names_in_schema(self.schema)
 
     def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
         row = 1
@@ -77,58 +77,86 @@ class _Opened:
 
 
 def leaves(schema: Any) -> tuple[str, ...]:
-    """Names of the columns of an Arrow schema, and dotted names of the fields of its structs."""
+    """Names of the columns of an Arrow schema, and dotted names of the fields of structs, also of lists of structs."""
     pa = need("pyarrow", extra="data", purpose="read Arrow files")
     out: list[str] = []
 
-    def visit(prefix: str, field: Any) -> None:
-        out.append(prefix + field.name)
-        if pa.types.is_struct(field.type):
-            for at in range(field.type.num_fields):
-                visit(f"{prefix}{field.name}.", field.type.field(at))
+    def visit(name: str, kind: Any) -> None:
+        out.append(name)
+        while _is_list(pa.types, kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            for at in range(kind.num_fields):
+                field = kind.field(at)
+                visit(f"{name}.{field.name}", field.type)
 
     for field in schema:
-        visit("", field)
+        visit(field.name, field.type)
     return tuple(out)
 
 
+def root_of(names: Sequence[str], column: str) -> str:
+    """The column of ``names`` that ``column`` is, or is reached through; names may hold dots themselves."""
+    root = column
+    while root not in names:
+        root, dot, _ = root.rpartition(".")
+        if not dot:
+            raise ValueError(f"no column {column!r}")
+    return root
+
+
 def reach(batch: Any, column: str) -> Any:
-    """The array of ``column`` in a record batch or table; a dotted name reaches into structs."""
+    """The array of ``column`` in a record batch; a dotted name reaches into structs, and into each struct of a list."""
+    root = root_of(batch.schema.names, column)
+    array = batch.column(batch.schema.names.index(root))
+    return _field(array, column[len(root) + 1 :].split(".")) if root != column else array
+
+
+def _field(array: Any, path: Sequence[str]) -> Any:
+    pa = need("pyarrow", extra="data", purpose="read Arrow files")
     pc = need("pyarrow.compute", extra="data", purpose="read Arrow files")
-    if column in batch.schema.names:
-        return batch.column(batch.schema.names.index(column))
-    root, _, rest = column.partition(".")
-    while root not in batch.schema.names:
-        head, _, rest = rest.partition(".")
-        root = f"{root}.{head}"
-    return pc.struct_field(batch.column(root), rest.split("."))
+    if not path:
+        return array
+    if _is_list(pa.types, array.type):
+        lengths = pc.list_value_length(array).fill_null(0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
+        return pa.LargeListArray.from_arrays(offsets, _field(pc.list_flatten(array), path))
+    return _field(pc.struct_field(array, path[0]), path[1:])
 
 
-def class_names_in_schema(schema: Any, column: str) -> tuple[str, ...] | None:
-    """The ``ClassLabel`` names that the `datasets` library stores in the metadata of a schema."""
-    metadata = schema.metadata or {}
-    stored = metadata.get(b"huggingface")
-    if stored is None:
-        return None
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def class_names_in_schema(schema: Any) -> dict[str, tuple[str, ...]]:
+    """Column -> names of its ``ClassLabel``, as the `datasets` library stores them in the metadata of a schema."""
+    stored = (schema.metadata or {}).get(b"huggingface")
     try:
-        features = json.loads(stored)["info"]["features"]
+        return class_names_of(json.loads(stored)["info"]["features"]) if stored is not None else {}
     except (ValueError, KeyError, TypeError):
-        return None
-    return class_names_of(features.get(column)) if isinstance(features, dict) else None
+        return {}
 
 
-def class_names_of(feature: Any) -> tuple[str, ...] | None:
-    """The names of a ``ClassLabel`` feature, also inside ``Sequence``/``List`` or the bracket form; None for any other."""
-    while True:
+def class_names_of(features: Any) -> dict[str, tuple[str, ...]]:
+    """Column (dotted where nested) -> names, for every ``ClassLabel`` among the features of a data set."""
+    out: dict[str, tuple[str, ...]] = {}
+
+    def visit(name: str, feature: Any) -> None:
         if isinstance(feature, list) and len(feature) == 1:
-            feature = feature[0]
-        elif isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            names = feature.get("names")
-            return tuple(map(str, names)) if isinstance(names, list) else None
-        elif isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
-            feature = feature.get("feature")
-        else:
-            return None
+            visit(name, feature[0])
+        elif not isinstance(feature, dict):
+            return
+        elif feature.get("_type") == "ClassLabel":
+            if isinstance(feature.get("names"), list):
+                out[name] = tuple(map(str, feature["names"]))
+        elif feature.get("_type") in ("Sequence", "List", "LargeList"):
+            visit(name, feature.get("feature"))
+        elif "_type" not in feature or isinstance(feature["_type"], dict):
+            for key, inner in feature.items():
+                visit(f"{name}.{key}" if name else str(key), inner)
+
+    visit("", features)
+    return out
 
 
 READER = ArrowReader

@@ -54,9 +54,9 @@ class Reader(ABC):
         """Names to suggest when a column is not there."""
         return self.columns() or ()
 
-    def class_names(self, column: str) -> tuple[str, ...] | None:
-        """The class list that the file itself declares for ``column``, if any."""
-        return None
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """Column -> class list, for the columns whose classes the file itself declares."""
+        return {}
 
     def count_rows(self) -> int | None:
         """Rows as the header states them, or None."""

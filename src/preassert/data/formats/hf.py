@@ -49,12 +49,7 @@ def shards(folder: str) -> Iterator[Shard]:
 
 def _split(folder: str, split: str) -> Iterator[Shard]:
     info = os.path.join(folder, "dataset_info.json")
-    features = _object(info).get("features")
-    names: dict[str, tuple[str, ...]] = {}
-    for column, feature in (features if isinstance(features, dict) else {}).items():
-        declared = class_names_of(feature)
-        if declared is not None:
-            names[column] = declared
+    names = class_names_of(_object(info).get("features"))
     state = os.path.join(folder, "state.json")
     if os.path.exists(state):
         listed = _object(state).get("_data_files")

@@ -137,10 +137,15 @@ class Decoder:
 
 
 def _reach(record: dict[str, Any], column: str, path: Sequence[str]) -> Any:
-    if column in record:
-        return record[column]
-    value: Any = record
-    for key in path:
+    return record[column] if column in record else _follow(record, path)
+
+
+def _follow(value: Any, path: Sequence[str]) -> Any:
+    """The value at the end of ``path``; in a list, that of each object, and None for an object without it."""
+    for at, key in enumerate(path):
+        if isinstance(value, list):
+            found = [_follow(inner, path[at:]) for inner in value]
+            return [None if inner is ABSENT else inner for inner in found]
         if not isinstance(value, dict) or key not in value:
             return ABSENT
         value = value[key]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from preassert.data.formats.arrow import class_names_in_schema, leaves, reach
+from preassert.data.formats.arrow import class_names_in_schema, leaves, reach, root_of
 from preassert.data.formats.base import Chunk, Covered, Proven, Reader
 from preassert.data.source import Source
 from preassert.lazy import need
@@ -36,8 +36,8 @@ class ParquetReader(Reader):
     def columns(self) -> tuple[str, ...]:
         return leaves(self.schema)
 
-    def class_names(self, column: str) -> tuple[str, ...] | None:
-        return class_names_in_schema(self.schema, column)
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        return class_names_in_schema(self.schema)
 
     def count_rows(self) -> int:
         return int(self.metadata.num_rows)
@@ -72,15 +72,16 @@ class ParquetReader(Reader):
         rows = max(1, self.metadata.row_group(group).num_rows)
         size = max(1, min(_BATCH_ROWS, _BATCH_VALUES * rows // max(values, 1)))
         file = self._open(self.metadata)
-        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=list(columns), use_threads=False):
+        roots = list({root_of(self.schema.names, column) for column in columns})
+        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=roots, use_threads=False):
             yield len(batch), {column: reach(batch, column) for column in columns}
 
     def _count_values(self, group: int, columns: Sequence[str]) -> int:
         """Values in the row group, elements of lists one by one."""
         row_group = self.metadata.row_group(group)
-        roots = {column.partition(".")[0] for column in columns} | set(columns)
+        roots = {root_of(self.schema.names, column) for column in columns}
         chunks = map(row_group.column, range(row_group.num_columns))
-        return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] in roots)
+        return sum(chunk.num_values for chunk in chunks if root_of(self.schema.names, chunk.path_in_schema) in roots)
 
     def _prove(self, group: int, column: str, covered: Covered) -> Proven | None:
         """Whether statistics alone show every value of the row group to be a legal whole number."""
