@@ -70,8 +70,8 @@ def reached(names: Counter[str]) -> Iterator[None]:
     """Count which rows of the table are checked inside, by name."""
     make = intercept.make_kernel
 
-    def counting(row: Any, overload: Any, call: Any) -> Any:
-        kernel = make(row, overload, call)
+    def counting(row: Any, overload: Any, call: Any, **settings: Any) -> Any:
+        kernel = make(row, overload, call, **settings)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             names[row.operator] += 1

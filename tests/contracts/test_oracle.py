@@ -10,6 +10,7 @@ import json
 import os
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_a_wrong_contract_is_found() -> None:
 
     shifted = Shifted.__new__(Shifted)
     shifted.__dict__.update(bound.domain.__dict__)
-    wrong = Bound(shifted, bound.fetch, bound.argument_position)
+    wrong = replace(bound, domain=shifted)
     for shift, index in ((1, 3), (-1, 2)):
         shifted.shift = shift
         with pytest.raises(AssertionError, match=r"kernel"):

@@ -199,8 +199,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     make = intercept.make_kernel
 
-    def recording(row: Any, overload: Any, call: Any) -> Any:
-        kernel = make(row, overload, call)
+    def recording(row: Any, overload: Any, call: Any, **settings: Any) -> Any:
+        kernel = make(row, overload, call, **settings)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if not COVER.active:

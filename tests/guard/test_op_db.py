@@ -65,8 +65,8 @@ def test_guard_changes_nothing_and_catches_bad_values(tool: Any) -> None:
 def test_a_changed_result_is_found(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     make = intercept.make_kernel
 
-    def nudged(row: Any, overload: Any, call: Any) -> Any:
-        kernel = make(row, overload, call)
+    def nudged(row: Any, overload: Any, call: Any, **settings: Any) -> Any:
+        kernel = make(row, overload, call, **settings)
         return lambda *args, **kwargs: kernel(*args, **kwargs) + 1 if row.operator == "aten::gather" else kernel(*args, **kwargs)
 
     (one,) = tool.reaching([entry(tool, "gather")], SAMPLES)
