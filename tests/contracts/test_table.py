@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,43 +18,9 @@ from preassert.guard.intercept import bind_row, overload_of
 
 ROWS = list(table().values())
 
-# Every operator whose demands on values have been looked at (each once), by schema name with overload, or by Python name
+# Every operator whose demands on values have been looked at, one a line: by schema name with overload, or by Python name
 # where it is no operator of its own.
-ON_RECORD = """
-aten::nll_loss_forward aten::nll_loss aten::nll_loss_nd aten::nll_loss2d aten::nll_loss2d_forward aten::nll_loss_backward
-aten::nll_loss2d_backward aten::cross_entropy_loss F.linear_cross_entropy aten::embedding aten::embedding.out
-aten::embedding_dense_backward aten::embedding_sparse_backward aten::embedding_renorm_ aten::embedding_renorm aten::embedding_bag
-aten::_embedding_bag aten::_embedding_bag_forward_only aten::_embedding_bag.out aten::gather aten::gather.out aten::take_along_dim
-aten::take_along_dim.out aten::scatter.src aten::scatter.value aten::scatter.reduce aten::scatter.value_reduce aten::scatter_add
-aten::scatter_add_ aten::scatter_add.out aten::scatter_reduce.two aten::scatter_reduce_.two aten::scatter_reduce.two_out
-aten::index_select aten::index_select.out aten::index.Tensor aten::index.Tensor_out aten::_unsafe_index.Tensor
-aten::_unsafe_masked_index aten::_unsafe_masked_index_put_accumulate aten::index_put aten::index_put_ aten::_unsafe_index_put
-aten::_index_put_impl_ aten::index_add aten::index_add_ aten::index_add.out aten::index_copy aten::index_copy_ aten::index_copy.out
-aten::index_fill.int_Scalar aten::index_fill.int_Tensor aten::index_fill_.int_Scalar aten::index_fill_.int_Tensor
-aten::index_reduce aten::index_reduce_ aten::index_reduce.out aten::take aten::take.out aten::put_ aten::put aten::one_hot
-aten::masked_scatter_ aten::masked_scatter aten::repeat_interleave.Tensor aten::repeat_interleave.self_Tensor aten::bincount
-aten::multinomial aten::multinomial.out aten::bernoulli aten::bernoulli.out aten::bernoulli.Tensor aten::bernoulli_.Tensor
-aten::bernoulli.p aten::bernoulli_.float aten::poisson aten::binomial aten::_standard_gamma aten::_sample_dirichlet
-aten::normal.float_Tensor aten::normal.Tensor_Tensor aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_
-aten::random_ aten::native_dropout aten::binary_cross_entropy aten::binary_cross_entropy.out aten::binary_cross_entropy_backward
-aten::binary_cross_entropy_with_logits aten::multi_margin_loss aten::multi_margin_loss_backward aten::multilabel_margin_loss
-aten::multilabel_margin_loss_forward aten::multilabel_margin_loss_backward aten::ctc_loss aten::_ctc_loss aten::_ctc_loss.Tensor
-aten::_cudnn_ctc_loss aten::_cudnn_ctc_loss.Tensor aten::max_unpool2d aten::max_unpool2d.out aten::max_unpool3d
-aten::max_unpool3d.out aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward
-aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward aten::adaptive_max_pool1d
-aten::fractional_max_pool2d_backward aten::fractional_max_pool3d_backward aten::fractional_max_pool2d aten::fractional_max_pool3d
-aten::value_selecting_reduction_backward aten::segment_reduce aten::_segment_reduce_backward aten::searchsorted.Tensor
-aten::searchsorted.Scalar aten::histc aten::quantile aten::nanquantile aten::quantile.scalar aten::nanquantile.scalar
-aten::_assert_async aten::_assert_async.msg aten::_functional_assert_async.msg nn.AdaptiveLogSoftmaxWithLoss aten::grid_sampler_2d
-aten::grid_sampler_3d aten::_sparse_coo_tensor_unsafe aten::sparse_coo_tensor.indices_size aten::_sparse_mm aten::sparse_csr_tensor
-aten::_validate_compressed_sparse_indices aten::_convert_indices_from_csr_to_coo torch.nested.nested_tensor_from_jagged
-aten::_jagged_to_padded_dense_forward aten::_padded_dense_to_jagged_forward aten::lu_unpack aten::linalg_lu_solve
-aten::linalg_ldl_solve aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2 aten::_pack_padded_sequence
-aten::_efficient_attention_forward aten::_efficient_attention_backward aten::_flash_attention_forward
-aten::_flash_attention_backward aten::_cudnn_rnn aten::fake_quantize_per_channel_affine aten::floor_divide aten::remainder aten::fmod
-aten::pow.Tensor_Scalar aten::native_group_norm aten::native_layer_norm aten::native_batch_norm aten::scaled_dot_product_attention
-aten::linalg_inv aten::linalg_cholesky aten::linalg_svd
-""".split()
+ON_RECORD = Path(__file__).with_name("operators_on_record.txt").read_text(encoding="utf-8").splitlines()
 
 
 def test_every_operator_on_record_is_guarded_or_named() -> None:
