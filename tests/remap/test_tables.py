@@ -346,6 +346,22 @@ def test_the_map_is_found_in_the_output(tmp_path: Path) -> None:
     assert map_in(tmp_path / "o.parquet") == LabelMap().fit(["a", "b"])
 
 
+def test_two_columns_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / f"{number}.parquet" for number in range(6)]
+    table = pa.table({"a": ["y", "x"], "b": pa.array([9, 4], pa.int8())})
+    pq.write_table(table, files[0])
+    assert remap(files[0], "--column", "a", "-o", files[1]) == 0
+    assert remap(files[1], "--column", "a", "-o", files[5]) == 2
+    assert "was remapped already" in capsys.readouterr().err
+    assert remap(files[1], "--column", "b", "-o", files[2]) == 0
+    assert pq.read_table(files[2]).to_pydict() == {"a": [1, 0], "b": [1, 0]}
+    assert remap(files[2], "--column", "a", "--inverse", "-o", files[5]) == 2
+    assert "column 'b' was remapped last" in capsys.readouterr().err
+    assert remap(files[2], "--inverse", "-o", files[3]) == 0
+    assert remap(files[3], "--inverse", "-o", files[4]) == 0
+    assert pq.read_table(files[4]).equals(table, check_metadata=True)
+
+
 def test_labels_that_do_not_fit_the_old_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"label": pa.array([5, 6], pa.int8())}), tmp_path / "d.parquet")
     (tmp_path / "classes.txt").write_text("5\n")

@@ -63,7 +63,8 @@ CSV = {
     "semicolons": (b"a;label;b\n1,5;cat;x\n", b"a;label;b\n1,5;0;x\n"),
     "bytes elsewhere": (b"a,label\n\xff\xfe\x00,cat\n", b"a,label\n\xff\xfe\x00,0\n"),
     "unicode": ("a,label\n1,né\n2,Ω\n".encode(), b"a,label\n1,0\n2,1\n"),
-    "only a header": (b"a,label\n1,x\n", b"a,label\n1,0\n"),
+    "very long numbers": (b"a,label\n1," + b"9" * 5000 + b"\n2,x10\n3,x9\n", b"a,label\n1,0\n2,2\n3,1\n"),
+    "one row": (b"a,label\n1,x\n", b"a,label\n1,0\n"),
 }
 
 
@@ -234,6 +235,7 @@ def test_any_json_line_is_split_where_it_should(others: dict[str, Any], label: s
         ("d.jsonl", b'{"label": 1}\n{"lable": 2}\n', ["--column", "label"], "line 2: no key 'label'"),
         ("d.jsonl", b'{"label": {"a": 1}}\n', ["--column", "label"], "an object, not a label"),
         ("d.jsonl", b'{"label": 1}\n', [], "keys are 'label'"),
+        ("d.jsonl", b'{"label": ' + b"9" * 5000 + b"}\n", ["--column", "label"], "line 1"),
         ("d.jsonl", b"[1]\n", ["--column", "label"], "not an object"),
         ("d.jsonl", b'{"label":' + b"[" * 100_000 + b"\n", ["--column", "label"], "line 1"),
     ],
@@ -292,3 +294,12 @@ def test_missing_and_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "classes.txt").write_text("y\n")
     assert remap(tmp_path / "d.jsonl", "-o", tmp_path / "o.jsonl", *options, "--unknown", "drop") == 0
     assert (tmp_path / "o.jsonl").read_bytes() == b'{"label": 1}\n\n{"label": 0}\n'
+
+
+def test_too_many_labels_to_be_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("preassert.remap.recode.LABELS_LIMIT", 10)
+    (tmp_path / "d.csv").write_text("id\n" + "".join(f"text {i}\n" for i in range(11)))
+    assert remap(tmp_path / "d.csv", "--column", "id", "--dry-run") == 2
+    assert "is this the column of the labels?" in capsys.readouterr().err

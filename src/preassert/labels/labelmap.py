@@ -184,6 +184,8 @@ class LabelMap:
             raise ValueError(f"not a policy: {', '.join(sorted(unknown))}")
         self._need_fit()
         changed = copy.copy(self).set_params(**policy)
+        changed._counts, changed._labels = dict(self._counts), dict(self._labels)
+        changed.origin_ = dict(self.origin_)
         changed._forget_caches()
         changed._check_parameters()
         changed._check_ignore_index()

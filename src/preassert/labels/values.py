@@ -63,8 +63,14 @@ def natural_key(label: Label) -> tuple[Any, ...]:
         return (0, int(label))
     if isinstance(label, (int, float)):
         return (1, label)
-    pieces = tuple((0, int(piece), "") if i % 2 else (1, 0, piece) for i, piece in enumerate(_DIGITS.split(label)))
+    pieces = tuple(_magnitude(piece) if i % 2 else (1, 0, piece) for i, piece in enumerate(_DIGITS.split(label)))
     return (2, pieces, label)  # the text itself last: "01" and "1" have equal pieces, and order must be total
+
+
+def _magnitude(digits: str) -> tuple[int, int, str]:
+    """Orders runs of digits as numbers; ``int`` refuses very long ones."""
+    digits = digits.lstrip("0")
+    return (0, len(digits), digits)
 
 
 def shown(value: Any, width: int = 60) -> str:

@@ -175,6 +175,7 @@ class Rewriting:
         self.row = 0
         index = self.column.index
         metadata = dict(schema.metadata or {})
+        _check_turn(metadata.get(COLUMN_KEY, b"").decode(), self.column.name, recoder.inverse, file)
         if not recoder.inverse:
             self.leaf = pa.int64()
             field = schema.field(index)
@@ -227,6 +228,14 @@ class Rewriting:
             except (pa.ArrowException, OverflowError, KeyError) as error:
                 raise InputError(self.file, f"its labels do not fit the type {self.leaf} that the column had: {error}") from error
         return pa.array(new, self.leaf)
+
+
+def _check_turn(last: str, column: str, inverse: bool, file: str) -> None:
+    """Columns may be remapped one after the other; each keeps the schema before it, so they are undone in reverse."""
+    if last and not inverse and last == column:
+        raise UsageError(f"{file}: column {column!r} was remapped already; --inverse undoes that")
+    if last and inverse and last != column:
+        raise UsageError(f"{file}: column {last!r} was remapped last; undo it first")
 
 
 def _joined(keeps: list[Any]) -> Any:

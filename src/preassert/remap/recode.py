@@ -16,9 +16,11 @@ from preassert.labels.lookup import MISSING, UNKNOWN
 from preassert.labels.values import Label, key, plain, shown
 
 # A whole number as CSV and YOLO files write it. "01" and "-0" are not: they would come back as another text.
-_NUMBER = re.compile(r"(-?[1-9][0-9]*|0)(\.0+)?")
+_NUMBER = re.compile(r"(-?[1-9][0-9]{0,99}|0)(\.0+)?")
 # Texts that stand for "no value" in a column of numbers; in a column of names only the empty field does.
 MISSING_TEXTS = frozenset(("", "nan", "NaN", "NAN", "null", "NULL", "None", "NA", "N/A", "<NA>"))
+
+LABELS_LIMIT = 5_000_000  # different ones; a column of texts or ids would fill the memory
 
 DROP = object()  # the replacement of an element that is left out
 UNSEEN = object()  # the replacement of an element that stops the run
@@ -54,16 +56,21 @@ class Tally:
     origin: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     elements: int = 0
-    _kept: int = 0
 
     def add(self, label: Label | None, count: int = 1) -> None:
         entry = self.typed.setdefault((type(label), label), [label, 0])
         entry[1] += count
         self.elements += count
+        self._check_size()
 
     def add_text(self, counts: Counter[str]) -> None:
         self.texts.update(counts)
         self.elements += sum(counts.values())
+        self._check_size()
+
+    def _check_size(self) -> None:
+        if len(self.typed) + len(self.texts) > LABELS_LIMIT:
+            raise UsageError(f"more than {LABELS_LIMIT:,} different labels: is this the column of the labels?")
 
     def add_token(self, value: Any, token: str, count: int) -> None:
         """A label of a JSON file, as it is written there."""
