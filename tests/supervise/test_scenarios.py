@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -189,6 +191,46 @@ def test_a_child_that_ignores_sigterm_is_killed(supervise: Supervise) -> None:
     done = supervise(code)
     assert done.returncode == 0, done.stderr
     assert room.EXIT_TIMEOUT == 124
+
+
+def test_a_run_out_of_time_leaves_no_process_behind(supervise: Supervise, tmp_path: Path) -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        "open('pid', 'w').write(str(worker.pid))\ntime.sleep(100)"
+    )
+    assert supervise(script, "--timeout", "2").returncode == 124
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    end = time.monotonic() + 10
+    while stat.exists() and " Z " not in stat.read_text() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not stat.exists() or " Z " in stat.read_text()
+
+
+def test_logs_of_ranks_are_read(tmp_path: Path, supervise: Supervise) -> None:
+    """torchrun --redirects writes the ranks' stderr into files; the launcher's own says only that something failed."""
+    (tmp_path / "torch" / "distributed").mkdir(parents=True)
+    for package in ("torch", "torch/distributed"):
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "torch" / "distributed" / "run.py").write_text(
+        "import os, sys\nfor rank, text in enumerate(['', sys.argv[3], 'RuntimeError: Connection closed by peer']):\n"
+        "    os.makedirs(f'logs/run/attempt_0/{rank}')\n"
+        "    open(f'logs/run/attempt_0/{rank}/stderr.log', 'w').write(text + '\\n')\n"
+        "print('ChildFailedError', file=sys.stderr)\nsys.exit(1)"
+    )
+    old = tmp_path / "logs" / "old" / "attempt_0" / "2" / "stderr.log"
+    old.parent.mkdir(parents=True)
+    old.write_text("CUDA out of memory. Tried to allocate 1 GiB\n")
+    os.utime(old, (1, 1))
+    done = supervise(
+        "import os, sys; from preassert.supervise import Options, Run\n"
+        f"attempt, ending = Run([sys.executable, '-m', 'torch.distributed.run', '--log-dir', 'logs', {LOSS!r}], "
+        "dict(os.environ), Options()).go()\n"
+        "assert (ending.kind, ending.rank) == ('target-out-of-range', 1), ending\n",
+        PYTHONPATH=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"rank 1 failed first" in done.stderr
 
 
 COUNTING = """\

@@ -120,6 +120,16 @@ def test_a_reader_that_goes_away_does_not_stop_the_child(tmp_path: Path) -> None
     assert (tmp_path / "report" / "stderr.log").stat().st_size == 100_100
 
 
+def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
+    script = "import os\nfor i in range(300): os.write(2, b'%06d' % i + b'x' * 993 + b'\\n')\nos._exit(3)"
+    child = start(tmp_path, script, stderr=subprocess.PIPE)
+    assert child.stderr is not None
+    time.sleep(7)  # longer than the supervisor listens to a silent pipe
+    seen = child.stderr.read()
+    assert child.wait(60) == 3
+    assert [int(line[:6]) for line in seen.splitlines()[:300]] == list(range(300))
+
+
 def test_a_full_disk_behind_stderr_does_not_stop_the_child(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         child = start(tmp_path, "import os; os.write(2, b'x\\n'); os._exit(6)", stderr=full)

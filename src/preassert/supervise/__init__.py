@@ -123,6 +123,7 @@ class Run:
     def _attempt(self, command: list[str], environment: dict[str, str]) -> tuple[Attempt, Ending]:
         self._attempts += 1
         self._folder.open_log(self._attempts)
+        since = time.time() - 1  # file systems round times
         try:
             attempt = child.run(
                 command,
@@ -137,7 +138,7 @@ class Run:
             self._folder.close_log()
         if attempt.pass_through_error is not None:
             say(f"stderr could not be passed on: {attempt.pass_through_error}")
-        ending = policy.judge(attempt, self._options.timeout_s)
+        ending = policy.judge(attempt, self._options.timeout_s, policy.rank_logs(command, since))
         self._folder.write(self._attempts, self._told(attempt, ending), command, environment)
         return attempt, ending
 
@@ -157,6 +158,8 @@ class Run:
         }
 
     def _explain(self, ending: Ending) -> None:
+        if ending.kind == policy.INTERRUPTED:
+            return
         rank = _own_rank(self._environment)
         who = "the program failed" if rank is None else f"rank {rank} failed"
         say(f"{who} ({ending.kind}): {ending.reason}")
@@ -164,7 +167,7 @@ class Run:
             say(f"rank {ending.rank} failed first; what other ranks print after it are echoes")
         elif rank is not None and "SLURM_PROCID" in self._environment:
             say("srun --kill-on-bad-exit=1 ends the other ranks at once")
-        if ending.violation or ending.kind in (policy.HANG, policy.INTERRUPTED):
+        if ending.violation or ending.kind == policy.HANG:
             return
         if ending.report["verdict"] not in (policy.UNKNOWN, policy.CLEAN):
             from preassert.report.diagnosis import to_text

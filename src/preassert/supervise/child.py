@@ -93,6 +93,7 @@ def _wait(
 ) -> tuple[bool, bool]:
     """(ran out of time, was asked to end)"""
     timed_out = interrupted = False
+    below: set[tuple[int, str]] = set()
     deadline_s = None if timeout_s is None else started_s + timeout_s
     while child.poll() is None:
         left_s = 60.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
@@ -106,15 +107,45 @@ def _wait(
                 if from_process:
                     _send(child, number)
         elif deadline_s is not None and time.monotonic() >= deadline_s and child.poll() is None:
+            below.update(_descendants(child.pid))
             _send(child, signal.SIGKILL if timed_out else signal.SIGTERM)
             timed_out = True
             deadline_s = time.monotonic() + grace_s
+    if timed_out:
+        _kill_left(below)
     return timed_out, interrupted
 
 
 def _send(child: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(number)
+
+
+def _descendants(pid: int) -> set[tuple[int, str]]:
+    """(pid, start time) of every process below ``pid``. Linux; empty elsewhere."""
+    parents: dict[int, tuple[int, str]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                parents[int(name)] = int(fields[1]), fields[19]
+    found: set[tuple[int, str]] = set()
+    wanted = {pid}
+    while wanted:
+        wanted = {child for child, (parent, _) in parents.items() if parent in wanted}
+        found |= {(child, parents[child][1]) for child in wanted}
+    return found
+
+
+def _kill_left(processes: set[tuple[int, str]]) -> None:
+    """Kill what a stopped program left behind (workers, ranks), unless the number belongs to another process by now."""
+    for pid, started in processes:
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            if fields[19] == started and fields[0] != "Z":
+                os.kill(pid, signal.SIGKILL)
 
 
 def _prepare(mask: set[int]) -> Callable[[], None]:
@@ -174,6 +205,7 @@ class _Listener:
         self._keep = keep
         self._terminal = os.isatty(2)
         self._heard_s = time.monotonic()
+        self._busy = False  # a block has been read and not yet been handed on
         self._thread = threading.Thread(target=self._listen, name="preassert-stderr", daemon=True)
         if self._terminal:
             self._end, self.child_end = _open_terminal()
@@ -187,14 +219,13 @@ class _Listener:
         self._thread.start()
 
     def finish(self) -> None:
-        """Hear out what is still in the pipe. A grandchild that holds it open is not waited for."""
+        """Hear out what is still in the pipe. A grandchild that holds it open is not waited for; a slow reader of ours is."""
         end_s = time.monotonic() + _DRAIN_S
-        while self._thread.is_alive() and time.monotonic() < end_s:
+        while self._thread.is_alive():
             self._thread.join(0.05)
-            if time.monotonic() - self._heard_s > _SILENCE_S:
-                self._thread.join(_SILENCE_S)
-                if time.monotonic() - self._heard_s > 2 * _SILENCE_S:
-                    return
+            now_s = time.monotonic()
+            if not self._busy and (now_s - self._heard_s > _SILENCE_S or now_s > end_s):
+                return
 
     def resize(self) -> None:
         """Give the child's pseudo-terminal the size of the real one."""
@@ -216,10 +247,12 @@ class _Listener:
                 return
             if not block:
                 return
-            self._heard_s = time.monotonic()
+            self._busy = True
             self._pass_on(block)
             self.capture.add(block)
             self._keep(block)
+            self._heard_s = time.monotonic()
+            self._busy = False
 
     def _pass_on(self, block: bytes) -> None:
         if self.error is not None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 import signal
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +36,8 @@ HOPELESS = frozenset({"unsupported-device-code"})
 # Noticed later than they happened, unless every launch waits.
 ASYNCHRONOUS = DATA_FAULTS | {"illegal-memory-access", "kernel-internal-assert", "poisoned-context", "blas-or-dnn-failure"}
 
+_MAX_RANK_LOGS = 1024
+
 HANG, INTERRUPTED, UNKNOWN, CLEAN = "hang", "interrupted", "unknown", "clean"
 
 _SIGNAL_CLASSES = {
@@ -41,6 +47,9 @@ _SIGNAL_CLASSES = {
     "SIGABRT": ("aborted", "native code gave up; its reason is in the last lines"),
     "SIGILL": ("illegal-instruction", "native code for another CPU, or damaged"),
     "SIGFPE": ("arithmetic-fault", "an integer division by zero in native code"),
+    "SIGTERM": ("terminated", "another process asked it to end"),
+    "SIGHUP": ("terminated", "its terminal or its session went away"),
+    "SIGINT": ("interrupted", ""),
     "SIGXCPU": ("limit-exceeded", "the CPU time limit of the process"),
     "SIGXFSZ": ("limit-exceeded", "the file size limit of the process"),
 }
@@ -64,10 +73,10 @@ class Ending:
         return self.violation or self.kind in DATA_FAULTS
 
 
-def judge(attempt: Attempt, timeout_s: float | None) -> Ending:
-    """Say what ``attempt`` was, from its exit and from what it printed."""
+def judge(attempt: Attempt, timeout_s: float | None, rank_logs: Sequence[str] = ()) -> Ending:
+    """Say what ``attempt`` was, from its exit and from what it (and its ranks, into ``rank_logs``) printed."""
     text = attempt.capture.text()
-    report = logs.explain_text(text, name="stderr").to_dict()
+    report = _explain(text, rank_logs).to_dict()
     violation = _VIOLATION.search(text) if attempt.exit_code not in (0, None) else None
     return Ending(
         kind=_kind(attempt, report, violation),
@@ -76,6 +85,31 @@ def judge(attempt: Attempt, timeout_s: float | None) -> Ending:
         rank=_rank(text, report),
         violation=violation is not None and attempt.exit_code == EXIT_DATAERR,
     )
+
+
+def _explain(text: str, rank_logs: Sequence[str]) -> logs.Report:
+    if not rank_logs:
+        return logs.explain_text(text, name="stderr")
+    with tempfile.TemporaryDirectory() as folder:  # one story: the launcher's words and the files of the ranks
+        launcher = os.path.join(folder, "stderr.log")
+        with open(launcher, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return logs.explain_files([*rank_logs, launcher])
+
+
+def rank_logs(command: Sequence[str], since: float) -> list[str]:
+    """Files that torchrun's ``--log-dir`` holds for the ranks' stderr, written after ``since`` (seconds of the epoch)."""
+    words = list(command)
+    launchers = [i for i, word in enumerate(words) if word == "torch.distributed.run" or os.path.basename(word) == "torchrun"]
+    folder = None
+    for i, word in enumerate(words[launchers[0] :] if launchers else []):
+        name, equals, value = word.partition("=")
+        if name in ("--log-dir", "--log_dir"):
+            folder = value if equals else next(iter(words[launchers[0] + i + 1 :]), None)
+    if not folder:
+        return []
+    found = glob.glob(os.path.join(glob.escape(folder), "**", "stderr.log"), recursive=True)
+    return sorted(path for path in found if os.path.getsize(path) and os.path.getmtime(path) >= since)[:_MAX_RANK_LOGS]
 
 
 def _kind(attempt: Attempt, report: dict[str, Any], violation: re.Match[str] | None) -> str:
