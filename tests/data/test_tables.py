@@ -58,6 +58,23 @@ class TestCsv(Conformance):
         assert finding.where.lines == (5, 7, 9)
         assert set(finding.values) == {99, 98, 97}
 
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    @pytest.mark.parametrize("odd", ["", '"quoted\ntext"', "\n"])
+    def test_lines_with_every_line_end(self, tmp_path: Path, end: str, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        from preassert.data.formats import csv
+
+        monkeypatch.setattr(csv, "_BLOCK_BYTES", 64)
+        lines = ["text,label", *(f"row {at},{12 if at in (3, 40) else 1}" for at in range(50))]
+        if odd == "\n":
+            lines.insert(20, "")
+        elif odd:
+            lines[20] = f"{odd},1"
+        path = tmp_path / "a.csv"
+        path.write_text(end.join(lines) + end, newline="")
+        finding = self.one(self.check(path))
+        assert finding.where.rows == (4, 41)
+        assert finding.where.lines == (5, 42 + bool(odd))
+
     def test_ragged_rows(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
         path.write_bytes(b"text,label\na,1\nb\nc,d,2\ne,3\n")

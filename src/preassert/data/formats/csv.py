@@ -121,6 +121,9 @@ class CsvReader(Reader):
     def lines(self, rows: Sequence[int]) -> tuple[int, ...]:
         wanted = set(rows)
         last = max(wanted, default=0)
+        header = 1 if self.source.header else 0
+        if self._plain_up_to(last + header):
+            return tuple(row + header for row in sorted(wanted))
         found: list[int] = []
         row = -1 if self.source.header else 0
         for line, _ in self._records():
@@ -130,6 +133,18 @@ class CsvReader(Reader):
             if row >= last:
                 break
         return tuple(found)
+
+    def _plain_up_to(self, line: int) -> bool:
+        """Whether each line up to ``line`` is a record: no quotes, no empty lines. Looks at bytes only, so it is fast."""
+        if self.encoding != "utf8":
+            return False
+        with self.source.open() as stream:
+            while line > 0 and (block := stream.read(_BLOCK_BYTES)):
+                block = b"\n" + block + stream.readline(_FIELD_LIMIT)
+                if b'"' in block or b"\n\n" in block or b"\n\r\n" in block or block.count(b"\r") != block.count(b"\r\n"):
+                    return False
+                line -= block.count(b"\n") - 1
+        return True
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """(1-based line on which it starts, fields) of every record, the header included."""
