@@ -133,6 +133,22 @@ def test_every_container_gets_the_same_codes_and_its_own_kind_back(labels: list[
     assert (list(series.index), series.name) == ([5, 6, 7, 8, 9], "y")
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.one_of(
+        st.lists(st.integers(0, 200), min_size=1, max_size=20),
+        st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4), min_size=1, max_size=20),
+    ),
+    st.sampled_from(["natural", "frequency", "first_seen"]),
+)
+def test_containers_are_bit_identical(labels: list[Any], order: Any) -> None:
+    fitted = LabelMap(order=order, lookalikes="ignore").fit(labels)
+    expected = fitted.transform(labels).tobytes()
+    for name, container in containers(labels).items():
+        assert LabelMap(order=order, lookalikes="ignore").fit(container) == fitted, name
+        assert np.ascontiguousarray(fitted.transform(container)).tobytes() == expected, name
+
+
 def test_shapes_and_nesting() -> None:
     fitted = LabelMap().fit([1, 5, 9])
     mask = np.array([[[1, 5], [9, 9]]], np.uint8)
