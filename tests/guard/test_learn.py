@@ -433,6 +433,29 @@ def test_combinations_are_seen_by_running() -> None:
     assert (finding.hazard, finding.values, finding.extra["batches"]) == (EMBEDDING, (13,), [1])
 
 
+def test_a_bad_first_batch_is_no_obstacle() -> None:
+    loader = DataLoader(Reviews([9, 0, 1, 2]), batch_size=2)
+    (finding,) = check(Classifier(), loader).findings
+    assert (finding.values, finding.extra["dataset_indices"], finding.valid) == ((9,), [0], "0..4 or -100")
+
+
+def test_probabilities_in_data() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.Sigmoid())
+    loader = [(torch.zeros(1, 4), torch.tensor([[0.5, 1.0]])), (torch.zeros(1, 4), torch.tensor([[float("nan"), 1.5]]))]
+    report = check(model, loader, loss=nn.BCELoss())
+    (finding,) = report.findings
+    assert (finding.hazard, set(finding.values), finding.count) == ("probability-outside-unit-interval", {1.5, "NaN"}, 2)
+    json.loads(json.dumps(finding.to_dict(), allow_nan=False))
+
+
+def test_a_model_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = bert()
+    contract = learn(model)
+    assert (contract.inputs["input_ids"].highest, contract.inputs["labels"].highest) == (49, 4)
+    assert "position_ids" in contract.notes[0]  # a buffer whose values are not there
+
+
 def test_no_data() -> None:
     with pytest.raises(UsageError, match="no batches"):
         check(Classifier(), [])

@@ -340,12 +340,19 @@ class _Learner:
                 outcome = self.settle_values()
                 if outcome.fine:
                     self.base = outcome
+                    self.note_unknown_buffers(model)
                     self.allow_arithmetic(model)
                     return self.model, depth
                 last = outcome.violation or outcome.error
             except NeedsValues as error:
                 last = error
         raise UsageError(f"{type(model).__name__} cannot be run on the example batch: {type(last).__name__}: {last}") from last
+
+    def note_unknown_buffers(self, model: nn.Module) -> None:
+        unknown = [name for name, buffer in model.named_buffers() if buffer.is_meta and _is_whole(buffer)]
+        if unknown:
+            shown = ", ".join(unknown[:3])
+            self.notes.append(f"{shown}: on the meta device, without values; what is indexed with it (positions) is not bounded")
 
     def allow_arithmetic(self, model: nn.Module) -> None:
         """Where the arithmetic costs less than to go without it (a small model), answer yes-or-no questions by running it."""
@@ -721,6 +728,11 @@ class _Checker:
         return use.operator if use.module is None else f"{use.operator} in {use.module}"
 
 
+def _plain(value: Any) -> Any:
+    """NaN as a word: it is no JSON, and no two are equal."""
+    return "NaN" if value != value else value
+
+
 @dataclass(slots=True)
 class _Offence:
     """What is wrong with one input, over all batches."""
@@ -738,7 +750,7 @@ class _Offence:
         self.count += count
         self.reaches = self.reaches or reaches
         self.batches.append(batch)
-        for value in values:
+        for value in map(_plain, values):
             if value in self.values or len(self.values) < 1000:
                 self.values[value] = self.values.get(value, 0) + 1
         known = set(self.indices)
