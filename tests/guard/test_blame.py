@@ -150,7 +150,7 @@ DERIVED: dict[str, tuple[Callable[[int, int], Any], Callable[[Any], Tensor]]] = 
     "nested": (lambda i, y: {"a": [{"b": (ids(i, 0), y)}]}, lambda b: b["a"][0]["b"][1] + 0),
     "named tuple": (lambda i, y: Item(i, y), lambda b: b.y + 0),
     "array": (lambda i, y: (np.float32(i), np.array([0, y])), lambda b: b[1][:, 1]),
-    "chunk": (pair, lambda b: b[1].chunk(2)[AT % 4 // 2] if BAD in b[1] and len(b[1]) == 4 else b[1]),
+    "chunk": (pair, lambda b: b[1][1:]),
     "without the ignored": (ids, lambda b: b[b != 0]),
     "twice": (ids, lambda b: torch.cat([b, b])),
     "each one twice": (pair, lambda b: b[1].repeat_interleave(2)),
@@ -338,6 +338,23 @@ def test_after_the_loop_only_the_batch_itself_is_recognised() -> None:
     found = ask(batches[3][1].clone())  # kept in a list and used later
     assert found is not None
     assert found.indices == (AT,)
+
+
+def test_numbers_from_elsewhere_are_hardly_ever_blamed_on_a_sample() -> None:
+    """Positions, environment numbers and transposed tables beside batches of ids and labels of many sizes; fixed by seed."""
+    torch.manual_seed(0)
+    pick = random.Random(0)
+    blamed: dict[str, int] = {"positions": 0, "numbers": 0}
+    for _ in range(200):
+        rows, width, vocabulary = pick.choice([2, 3, 4, 8, 16]), pick.choice([4, 8, 12, 16, 32]), pick.choice([30, 100, 1000])
+        data = TensorDataset(torch.randint(0, vocabulary, (rows, width)), torch.randint(0, 5, (rows,)))
+        for _batch in DataLoader(data, batch_size=rows):
+            unrelated = {"positions": torch.arange(width), "numbers": torch.randint(0, vocabulary, (pick.choice([1, 3, rows]),))}
+            for name, tensor in unrelated.items():
+                found = ask(tensor, int(tensor.max()))
+                assert found is not None
+                blamed[name] += bool(found.indices)
+    assert max(blamed.values()) <= 4, blamed  # 2 %
 
 
 def test_a_loader_that_runs_ahead() -> None:

@@ -335,13 +335,17 @@ def _holder(array: Any) -> Callable[[], Any]:
 # -- which rows hold the bad values
 
 _SAME = 4  # the tensor is a tensor of the batch, reshaped at most
-_VALUE = 3  # exactly the rows of the batch with the bad values are bad
-_NEAR = 2  # batches of one pass that likeness is enough for: the current one, and one more for a loader that runs ahead
-_LIKE = 2  # the bad rows hold the bad values (others too), or the tensor is a tensor of the batch but for some elements
+_VALUE = 3  # row by row it holds what the rows of the batch hold, the bad values among it
+_LIKE = 2  # the tensor is a tensor of the batch but for some elements, or a few elements of one
 _PLACE = 1  # the first dimension counts the rows; the values were computed from them
+_NEAR = 2  # newest batches of a pass; the evidence for an older one must be _SAME (loaders may run one batch ahead)
 _MAX_VALUES = 64  # distinct bad values that are looked up
 _MAX_PART = 4_000_000  # elements of a tensor that is searched for another one in it
-_MAX_COMPARED = 200_000_000  # elements compared in one tensor, all values together
+_MAX_ROWS = 16  # bad rows that are compared with those of the batch
+_OTHER_ROWS = 8  # good rows that are compared as well
+
+
+_RowOf = Callable[[Tensor], Tensor]  # flat positions -> rows of the batch
 
 
 @dataclass
@@ -361,13 +365,14 @@ class _Bad:
         self.elements = list({(p, "NaN" if _is_nan(v) else v) for p, v in zip(positions, values, strict=False)})
         self.values = list(dict.fromkeys(value for _, value in self.elements))[:_MAX_VALUES]
 
-    def rows(self, row_of: Callable[[int], int]) -> dict[Any, set[int]]:
+    def rows(self, row_of: _RowOf) -> dict[Any, set[int]]:
         found: dict[Any, set[int]] = {}
-        for position, value in self.elements:
-            found.setdefault(value, set()).add(row_of(position))
+        rows = row_of(torch.tensor([position for position, _ in self.elements])).tolist()
+        for (_, value), row in zip(self.elements, rows, strict=True):
+            found.setdefault(value, set()).add(row)
         return found
 
-    def along(self, axis: int) -> Callable[[int], int]:
+    def along(self, axis: int) -> _RowOf:
         inner = math.prod(self.shape[axis + 1 :])
         size = self.shape[axis]
         return lambda position: position // inner % size
@@ -400,11 +405,12 @@ def _sample(bad: _Bad) -> Sample | None:
     for batch in reversed(list(_recent)):
         iterator = batch.iterator()
         current = batch.live and not passes
-        near = batch.live and passes.count(iterator) < _NEAR
+        # Without an iterator it was `next(iter(loader))`: the newest batch may still be the one in use.
+        near = not batch.ended and (passes.count(iterator) < _NEAR if batch.live else not passes)
         passes.append(iterator)
         evidence = _match(batch, bad, current) if batch.indices is not None else None
-        if evidence is not None and evidence.grade < _VALUE and not near:
-            evidence = None  # a batch of long ago needs better evidence than likeness
+        if evidence is not None and evidence.grade < _SAME and not near:
+            evidence = None
         if evidence is not None and (best is None or evidence.grade > best.grade):
             best = evidence
         if best is not None and best.grade == _SAME:
@@ -426,13 +432,12 @@ def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
     same = _as_batch_tensor(batch, bad, tensors, rows)
     if same is not None and same.grade == _SAME:
         return same
-    ways = [bad.rows(row_of) for row_of in _ways(batch, bad, tensors, rows)]
-    graded = [_Evidence(_grade(batch, tensors, way, bad, rows), batch, way) for way in ways]
+    for row_of in _ways(batch, bad, tensors, rows):
+        by_value = bad.rows(row_of)
+        if _agrees(batch, tensors, row_of, by_value, bad, rows):
+            return _Evidence(_VALUE, batch, by_value)
     if same is not None:
-        graded.append(same)
-    best = max(graded, key=lambda evidence: evidence.grade, default=None)
-    if best is not None and best.grade > 0:
-        return best
+        return same
     part = _as_part_of_batch(batch, bad, tensors, rows)
     if part is not None:
         return part
@@ -481,7 +486,8 @@ def _as_batch_tensor(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int)
         if like is None and tuple(own.shape) == tuple(size for size in bad.shape if size != 1 or own.ndim == len(bad.shape)):
             difference = flat - content if own.dtype != torch.bool else flat - content.to(flat.dtype)
             steady = difference == difference.mode().values
-            if own.numel() > 1 and steady.float().mean() >= 0.5 and _varies(content):
+            alike = int(steady.sum())
+            if alike >= 4 and alike >= 0.6 * own.numel() and _varies(content):
                 like = _Evidence(_LIKE, batch, bad.rows(row_of))
     return like
 
@@ -495,16 +501,17 @@ def _as_part_of_batch(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int
         row_of = None
         if len(wanted) < own.numel() <= _MAX_PART and not own.is_floating_point() and not own.is_complex():
             row_of = _row_of(own, tensors, batch, rows)
-        if row_of is None or (len(wanted) < 3 and own.ndim > 1):
+        if row_of is None or len(wanted) < 3:
             continue  # one or two numbers are found in any table of ids
         content = own.reshape(-1).tolist()
         # As often there as here: then it does not matter which of several equal elements was taken.
         if any(content.count(value) != wanted.count(value) for value in bad.values) or not _is_subsequence(wanted, content):
             continue
+        own_rows = row_of(torch.arange(len(content))).tolist()
         places: dict[Any, set[int]] = {value: set() for value in bad.values}
-        for position, value in enumerate(content):
+        for row, value in zip(own_rows, content, strict=True):
             if value in places:
-                places[value].add(row_of(position))
+                places[value].add(row)
         return _Evidence(_VALUE if len(wanted) > 3 else _LIKE, batch, places)
     return None
 
@@ -519,7 +526,7 @@ def _varies(content: Tensor) -> bool:
     return bool((content != content[0]).any())
 
 
-def _row_of(own: Tensor, tensors: list[Tensor], batch: _Batch, rows: int) -> Callable[[int], int] | None:
+def _row_of(own: Tensor, tensors: list[Tensor], batch: _Batch, rows: int) -> _RowOf | None:
     """How a position in a tensor of the batch gives the row."""
     axis = _row_axis(own, rows)
     if axis is not None:
@@ -538,9 +545,7 @@ def _row_axis(tensor: Tensor, rows: int) -> int | None:
     return None
 
 
-def _row_in_concatenation(
-    length: int, count: int, tensors: list[Tensor], batch: _Batch, rows: int
-) -> Callable[[int], int] | None:
+def _row_in_concatenation(length: int, count: int, tensors: list[Tensor], batch: _Batch, rows: int) -> _RowOf | None:
     """Rows laid end to end: found by a tensor of lengths, of row numbers, or by the lengths of a list of tensors."""
     if length == 0:
         return None
@@ -549,26 +554,20 @@ def _row_in_concatenation(
         if other.ndim != 1 or other.is_floating_point() or other.is_complex() or other.dtype == torch.bool:
             continue
         if other.shape[0] == rows and int(other.sum()) == length and int(other.min()) >= 0:
-            return _by_ends(other.cumsum(0).tolist(), width)
+            return _by_ends(other.cumsum(0), width)
         rising = other.shape[0] == length > rows and bool((other[1:] >= other[:-1]).all())
         if rising and int(other[0]) >= 0 and int(other[-1]) < rows:
-            numbers = other.tolist()
+            numbers = other.long()
             return lambda position: numbers[position // width]
     for entries in batch.lists:
         for lengths in _ragged_lengths(entries):
             if sum(lengths) == length:
-                ends, end = [], 0
-                for size in lengths:
-                    end += size
-                    ends.append(end)
-                return _by_ends(ends, width)
+                return _by_ends(torch.tensor(lengths).cumsum(0), width)
     return None
 
 
-def _by_ends(ends: list[int], width: int) -> Callable[[int], int]:
-    from bisect import bisect_right
-
-    return lambda position: bisect_right(ends, position // width)
+def _by_ends(ends: Tensor, width: int) -> _RowOf:
+    return lambda position: torch.searchsorted(ends, position // width, right=True)
 
 
 def _ragged_lengths(entries: Sequence[Any]) -> Iterator[list[int]]:
@@ -577,7 +576,7 @@ def _ragged_lengths(entries: Sequence[Any]) -> Iterator[list[int]]:
         yield [len(row[number]) if not (_is_array(row[number]) and row[number].ndim == 0) else 1 for row in rows]
 
 
-def _ways(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> Iterator[Callable[[int], int]]:
+def _ways(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> Iterator[_RowOf]:
     """Ways in which a position of the offending tensor can give a row, the likeliest first."""
     shape = bad.shape
     for axis, size in enumerate(shape):
@@ -595,31 +594,65 @@ def _ways(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> Iterato
         yield ragged
 
 
-def _grade(batch: _Batch, tensors: list[Tensor], way: dict[Any, set[int]], bad: _Bad, rows: int) -> int:
-    """How well do the rows of the batch that hold the bad values agree with the bad rows?"""
-    best = 0
-    for holding in _holders_of(batch, tensors, bad.values, rows):
-        if any(not way[value] <= held for value, held in holding.items()):
-            continue
-        if all(way[value] == held for value, held in holding.items()):
-            return _VALUE
-        # One value among many in a one-dimensional tensor (positions, lengths) may be there by chance.
-        if len(bad.shape) > 1:
-            best = _LIKE
-    return best
+def _agrees(
+    batch: _Batch, tensors: list[Tensor], row_of: _RowOf, by_value: dict[Any, set[int]], bad: _Bad, rows: int
+) -> bool:
+    """Does some tensor or list of the batch hold, row by row, what the offending tensor holds?"""
+    bad_rows: set[int] = set().union(*by_value.values())
+    if bad.values == ["NaN"]:
+        # NaN spreads from a feature to everything computed from it: the rows alone must be the same.
+        return any(holding == bad_rows for holding in _rows_with_nan(batch, tensors, rows))
+    asked = sorted(bad_rows)[:_MAX_ROWS] + [row for row in range(rows) if row not in bad_rows][:_OTHER_ROWS]
+    flat, places = bad.tensor.reshape(-1), row_of(torch.arange(bad.tensor.numel()))
+    here = {row: flat[places == row].tolist() for row in asked}
+    for there in _contents(batch, tensors, asked, rows):
+        holds_bad = all(value in there[row] for value, found in by_value.items() for row in found if row in there)
+        if holds_bad and _in_step([here[row] for row in asked], [there[row] for row in asked]):
+            return True
+    return False
 
 
-def _holders_of(batch: _Batch, tensors: list[Tensor], values: list[Any], rows: int) -> Iterator[dict[Any, set[int]]]:
-    """For each tensor or list of the batch: bad value -> rows that hold it."""
+def _rows_with_nan(batch: _Batch, tensors: list[Tensor], rows: int) -> Iterator[set[int]]:
     for tensor in tensors:
         axis = _row_axis(tensor, rows)
-        if axis is not None and tensor.numel():
+        if axis is not None and tensor.is_floating_point() and tensor.numel():
             table = tensor.movedim(axis, 0).reshape(rows, -1)
-            some = values[: max(1, _MAX_COMPARED // tensor.numel())]
-            yield {value: set(_equal(table, value).any(1).nonzero().reshape(-1).tolist()) for value in some}
+            yield set((table != table).any(1).nonzero().reshape(-1).tolist())
     for entries in batch.lists:
-        leaves = [list(_leaves(entry, 0)) for entry in entries]
-        yield {value: {row for row, own in enumerate(leaves) if _holds(own, value)} for value in values}
+        yield {row for row, entry in enumerate(entries) if _holds(list(_leaves(entry, 0)), "NaN")}
+
+
+def _contents(batch: _Batch, tensors: list[Tensor], asked: list[int], rows: int) -> Iterator[dict[int, list[Any]]]:
+    """For each tensor or list of the batch: row -> its numbers in order."""
+    for tensor in tensors:
+        axis = _row_axis(tensor, rows)
+        if axis is not None and 0 < tensor.numel() // rows <= _MAX_PART:
+            yield {row: tensor.select(axis, row).reshape(-1).tolist() for row in asked}
+    for entries in batch.lists:
+        yield {row: [number for leaf in _leaves(entries[row], 0) for number in _numbers(leaf)] for row in asked}
+
+
+def _numbers(leaf: Any) -> list[Any]:
+    if isinstance(leaf, (int, float)):
+        return [leaf]
+    return leaf.reshape(-1).tolist() if _is_array(leaf) else list(leaf)
+
+
+def _in_step(here: list[list[Any]], there: list[list[Any]]) -> bool:
+    """Is each row a part of the other, in order? A row of one or two numbers must be found at the same place in all rows."""
+    short = min(map(len, here), default=0)
+    if short == 0 or not all(there):
+        return False
+    if short < 3 and all(len(row) == short for row in here):
+        width = min(map(len, there))
+        if width > short:
+            return len(here) > 1 and any(
+                all(own[at : at + short] == row for row, own in zip(here, there, strict=True)) for at in range(width - short + 1)
+            )
+    return all(
+        _is_subsequence(row, own) if len(row) <= len(own) else _is_subsequence(own, row)
+        for row, own in zip(here, there, strict=True)
+    )
 
 
 def _equal(tensor: Tensor, value: Any) -> Tensor:
