@@ -101,6 +101,9 @@ def test_sarif() -> None:
     assert {result["ruleId"] for result in run["results"]} <= {rule["id"] for rule in run["tool"]["driver"]["rules"]}
     assert [result["level"] for result in run["results"]] == ["error", "error", "note", "warning"]
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 3}
+    odd = Finding(hazard=None, severity="error", where=Where(file="my data/50%.csv"), message="")
+    location = json.loads(to_sarif([odd], "1", {}))["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "my%20data/50%25.csv"
     assert "region" not in run["results"][1]["locations"][0]["physicalLocation"]
 
 

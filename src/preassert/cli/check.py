@@ -94,13 +94,13 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
     from preassert.data.rules import Report
     from preassert.data.scan import Options
-    from preassert.data.targets import check_targets, is_checkpoint
+    from preassert.data.targets import check_targets
 
     if arguments.model:
         return _check_model(arguments)
     if arguments.contract or arguments.batches:
         raise UsageError("--contract and --batches go with --model")
-    checkpoints = [] if arguments.column or arguments.kind else [target for target in arguments.target if is_checkpoint(target)]
+    checkpoints = [target for target in arguments.target if _is_checkpoint(arguments, target)]
     others = [target for target in arguments.target if target not in checkpoints]
     if arguments.data and not checkpoints:
         raise UsageError("--data goes with a checkpoint folder or --model; name data files as targets")
@@ -120,6 +120,15 @@ def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
         )
         report.extend(check_targets(others, _rules(arguments), options, arguments.kind))
     return report
+
+
+def _is_checkpoint(arguments: argparse.Namespace, target: str) -> bool:
+    """A folder that looks like one, or that data is tied to; ``--column`` and ``--as`` ask for something else."""
+    from preassert.data.targets import is_checkpoint
+
+    if arguments.column or arguments.kind:
+        return False
+    return is_checkpoint(target) or (bool(arguments.data) and os.path.isdir(target))
 
 
 def _check_model(arguments: argparse.Namespace) -> Report:

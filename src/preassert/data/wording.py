@@ -233,11 +233,9 @@ def bad_input(file: str, message: str, *, line: int | None = None) -> Finding:
     return Finding(hazard=None, severity="error", where=Where(file=file, line=line), message=message)
 
 
-def note(
-    file: str, message: str, *, severity: Severity = "info", column: str | None = None, hazard: str | None = None
-) -> Finding:
+def note(file: str, message: str, *, severity: Severity = "info", column: str | None = None) -> Finding:
     """A remark that is no error."""
-    return Finding(hazard=hazard, severity=severity, where=Where(file=file, column=column), message=message)
+    return Finding(hazard=None, severity=severity, where=Where(file=file, column=column), message=message)
 
 
 def summarise(report: Report, file: str, tallies: Sequence[Tally]) -> None:

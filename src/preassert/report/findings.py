@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from preassert.model import Finding, Severity
 from preassert.report.text import clean_line
@@ -124,7 +125,9 @@ def to_sarif(findings: Sequence[Finding], version: str, titles: Mapping[str, str
     results = []
     for finding in findings:
         region = {"region": {"startLine": finding.where.line}} if finding.where.line else {}
-        location = {"physicalLocation": {"artifactLocation": {"uri": finding.where.file.replace("\\", "/")}, **region}}
+        location = {
+            "physicalLocation": {"artifactLocation": {"uri": quote(finding.where.file.replace("\\", "/"), safe="/:")}, **region}
+        }
         text = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
         results.append(
             {

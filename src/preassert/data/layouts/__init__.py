@@ -1,6 +1,6 @@
 """Label files of the field, which are folders or documents rather than tables: one module each, with ``check``.
 
-Adding one is a module and a line here (and in ``targets.layout_of``, which recognises it).
+Adding one is a module and a line here (and in ``preassert.data.targets``, which recognises it).
 """
 
 from __future__ import annotations

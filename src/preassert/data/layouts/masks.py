@@ -57,7 +57,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     report = Report(scanned={"files": len(files), "pixels": 0})
     if 0 < len(photos) < len(files):
         # JPEG does not keep ids: beside PNG or TIFF these are the pictures that the masks belong to.
-        files = [file for file in files if file not in set(photos)]
+        files = sorted(set(files).difference(photos))
         report.scanned["files"] = len(files)
         report.findings.append(note(path, f"{len(photos):,} JPEG pictures lie beside the masks; not checked"))
     counted = _few_pixels(files) if options.histogram is None else options.histogram
