@@ -120,6 +120,10 @@ CASES: dict[str, tuple[str, str, bool | None, int]] = {
     "torch_unknown": ("/pytorch/aten/src/ATen/native/cuda/NewKernel.cu:88: new_kernel: block: [0,0,0], thread: [3,0,0] Assertion `something >= 0` failed.\n", "unknown", True, 1),
     "paddle_device": ("/paddle/paddle/phi/kernels/gpu/x.cu:47: operator(): block: [0,0,0], thread: [3,0,0] Assertion `id >= 0` failed.\n", "unknown", True, 1),
     "rocm_silent": (":0:rocdevice.cpp :2692: 882 us: Device::callbackQueue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory beyond the largest legal address. code: 0x29\n", "illegal-memory-access", True, 1),
+    "bare_compiled": ("Assertion `index out of bounds: 0 <= tmp16 < 32768` failed.\nRuntimeError: CUDA error: device-side assert triggered\n", "compiled-index-out-of-range", True, 1),
+    "bare_expression": ("x Assertion `srcIndex < srcSelectDimSize` failed.\nRuntimeError: CUDA error: device-side assert triggered\n", "embedding-index-out-of-range", True, 1),
+    "lost_path": ("void indexSelectLargeIndex(TensorInfo<T, IndexType>, int) [with T = float, IndexType = unsigned int]: block: [1,0,0], thread: [2,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n", "embedding-index-out-of-range", True, 1),
+    "rank_of_assert": ("../aten/src/ATen/native/cuda/Loss.cu:242: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.\n[rank3]: RuntimeError: CUDA error: device-side assert triggered\n[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n", "target-out-of-range", True, 1),
     "repr": ("Error(RuntimeError('CUDA error: device-side assert triggered\\nCUDA kernel errors might be asynchronously reported'))\n", "device-assert-unlocated", True, 1),
 }  # fmt: skip
 
@@ -130,6 +134,12 @@ def test_wording(name: str) -> None:
     report = explain_text(text)
     cause = report.cause
     assert (report.verdict, report.restart_required, cause and cause.line) == (verdict, restart, line)
+
+
+def test_the_rank_that_asserted_is_told_from_the_one_that_waited() -> None:
+    cause = explain_text(CASES["rank_of_assert"][0]).cause
+    assert cause is not None
+    assert cause.rank == 3
 
 
 FRAMES = {

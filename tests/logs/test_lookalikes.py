@@ -115,6 +115,13 @@ host:123:456 [0] NCCL INFO comm 0x55 rank 0 nranks 8 - Init COMPLETE
 If you see `RuntimeError: CUDA error: device-side assert triggered`, see docs/faq.md.
 For "CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate(handle)" check your labels first.
 """,
+    "access_log": '10.0.0.1 - - [02/Mar/2025:09:00:00 +0000] "POST /train HTTP/1.1" 200 512\nstatus: 200 OK\nstatus=204\n',
+    "zero_errors": "checked 120 files: 0 errors, 2 warnings\n0 failed, 33 passed\n100% tests passed, 0 tests failed out of 12\nKilled 3 stale workers\n",
+    "issue_list": "1234  OPEN  RuntimeError: CUDA error: device-side assert triggered (#1234)\n88  CLOSED  IndexError: Target 5 is out of bounds. (#88)\n",
+    "shell_history": '  501  grep -rn "CUDA error: device-side assert triggered" logs/\n  502  python train.py\n',
+    "search_results": "How to fix CUDA error: device-side assert triggered - Stack Overflow\npytorch - CUDA error: an illegal memory access was encountered - GitHub\n",
+    "quoted_expression": "see the note about Assertion `srcIndex < srcSelectDimSize` failed in the wiki\nepoch 1 loss 0.5\n",
+    "cuda_none": "CUDA error: none\nCUDA error: 0\n",
     "help": "  --assert-async   stop on device-side assertions (needs a build with TORCH_USE_CUDA_DSA)\n  --max-errors N   give up after N errors\n",
 }
 
@@ -197,7 +204,7 @@ def test_unknown(name: str) -> None:
     assert [each.role for each in report.diagnoses] == ["cause"]
 
 
-@pytest.mark.parametrize("name", [*CLEAN, *UNKNOWN])
+@pytest.mark.parametrize("name", sorted({*CLEAN, *UNKNOWN} - {"quoted_expression"}))
 def test_after_a_look_alike_a_real_failure_is_still_seen(name: str) -> None:
     """The guards against mentions must not hide the real thing."""
     text = {**CLEAN, **UNKNOWN}[name]

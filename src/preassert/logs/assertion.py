@@ -14,7 +14,7 @@ from preassert.logs.lines import Text
 from preassert.logs.patterns import lazy
 from preassert.logs.squeeze import Squeezed
 
-Form = Literal["cuda", "rocm", "xpu", "dsa", "verbose", "fragment", "host"]
+Form = Literal["cuda", "rocm", "xpu", "dsa", "verbose", "fragment", "quoted", "host"]
 Coordinates = tuple[int, int, int]
 
 _REACH = 1600  # characters (without blanks) that belong to one assertion on either side, full C++ signatures included
@@ -34,6 +34,8 @@ _DEVICE_WORD = lazy(r"[Dd]evice-side$")
 _NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
 _COMMENT = lazy(r"\s*(?://|#|/?\*)")
 _EXPRESSION_CUT = lazy(r"block:\[|[Dd]evice-sideassertion|globalid:\[|Traceback\(most|RuntimeError:")
+_COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
+_SIGNATURE = lazy(r"(\w+)(?:<[^<>]*>)?\((?:[^()]|\([^()]*\))*\)(?:const)?(?:\[with.*\])?$")
 _KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
 _TORCH_PATH = lazy(
     r"(?:^|[/\\])(?:aten|c10|ATen|THC|THCUNN|torch[/\\](?:csrc|lib)|caffe2|torch-xpu-ops|pytorch)[/\\]|[/\\](?:THC|THCUNN)[/\\]"
@@ -191,7 +193,8 @@ def _origin(assertion: Assertion, squeezed: Squeezed, head: str, base: int) -> i
             # the coordinates begin a line: the kernel may end the line before
             start = max(squeezed.begins(squeezed.at(max(end - 1, base))), base)
         assertion.kernel = name
-        return end - len(name) - 1 if name and ":" in head[-1:] else max(own_line, base)
+        found = head.rfind(name) if name else -1
+        return base + found if found >= 0 else max(own_line, base)
     file, number = match.group(1), next(group for group in match.groups()[1:] if group)
     kernel = head[match.end() :].rstrip(":")
     assertion.line = int(number[:9])
@@ -255,7 +258,10 @@ def _trailing_kernel(head: str) -> str | None:
         if head.endswith(mark):
             return mark
     match = _KERNEL_NAME.search(head)
-    return match.group() if match else None
+    if match:
+        return match.group()
+    match = _SIGNATURE.search(head[-_REACH:])
+    return match.group(1) if match else None
 
 
 def _rank(texts: Sequence[Text], assertion: Assertion) -> int | None:
@@ -291,6 +297,11 @@ def _fragment_or_host(
             assertion.path = assertion.file = named[-1].replace(".hip", ".cu")
         assertion.rank = _rank(texts, assertion)
         return assertion, end
+    comment = _COMMENT.match(texts[index].text)
+    if known and complete and not comment and (len(expression) >= 18 or _COMPILED_INDEX.match(expression)):
+        # nothing but the expression: believed beside a failure, or where it begins its line
+        form: Form = "fragment" if texts[index].text.lstrip().startswith("Assertion") else "quoted"
+        return Assertion(form, index, squeezed.at(max(end - 1, 0)), expression, complete, rank=texts[index].rank), end
     if complete and quoted:
         own = max(squeezed.begins(index) - base, 0)
         assertion = Assertion("host", index, index, expression, True)
@@ -388,6 +399,8 @@ def _is_on_record(expression: str, complete: bool) -> bool:
     exact = _index()
     if len(expression) < 9:
         return False
+    if _COMPILED_INDEX.match(expression):
+        return True
     if expression in exact or bare(expression) in _by_bare() or _spliced(expression) is not None:
         return True
     return not complete and len(expression) >= 12 and any(key.startswith(expression) for key in exact)
@@ -397,9 +410,6 @@ def _spliced(expression: str) -> str | None:
     """The expression on record that begins a longer text: another process printed into the same line."""
     exact = _index()
     return max((key for key in exact if len(key) >= 20 and expression.startswith(key)), key=len, default=None)
-
-
-_COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
 
 
 @lru_cache(maxsize=4096)

@@ -30,6 +30,7 @@ MAX_ECHOES = 40
 MAX_TEXTS_UNWRAPPED = 20_000
 _EVIDENCE_CHARS = 2000
 
+_AFTER_ASSERTS = (UNLOCATED, "illegal-memory-access", "blas-or-dnn-failure")
 _KILLS_CONTEXT = (UNLOCATED, "illegal-memory-access", "hardware-fault")
 _TARGET_FILES = lazy(r"assert(?:ion)? triggered at \S*THCUNN[/\\](?:generic[/\\])?(\w+?)(?:Criterion)?\.cu")
 _CRITERIA = {
@@ -169,7 +170,7 @@ def diagnose(logs: Sequence[Log], shape: tuple[int, ...] | None = None) -> Repor
     """One answer for logs that belong together (one of each rank, say)."""
     events = [event for log in logs for event in _assertion_events(log)]
     asserted = [event for event in events if event.assertion is not None and event.assertion.form != "host"]
-    asserted = [event for event in asserted if not _is_mention(event)]
+    asserted = [event for event in asserted if not _is_mention(event) and not _is_only_quoted(event)]
     if asserted:
         return _answer_assertion(logs, asserted, shape)
     chosen = _first_failure(logs)
@@ -239,6 +240,13 @@ def _is_mention(event: Event) -> bool:
     if plain or not _MENTION_LINE.search(text):
         return False
     return not any(failure.strong for failure in [*event.log.failures, *event.log.foreign])
+
+
+def _is_only_quoted(event: Event) -> bool:
+    """The bare expression in the middle of a line, in a text in which no kernel failed."""
+    if event.assertion is None or event.assertion.form != "quoted":
+        return False
+    return not any(failure.strong and failure.hazard in _AFTER_ASSERTS for failure in event.log.failures)
 
 
 def _moment(event_log: Log, index: int) -> str | None:
@@ -358,8 +366,11 @@ def _single_rank(event: Event, logs: Sequence[Log]) -> int | None:
         return event.rank
     if event.log.rank is not None:
         return event.log.rank
-    failed = {failure.rank for failure in event.log.failures if failure.rank is not None and failure.index >= event.index - 3}
-    return failed.pop() if len(failed) == 1 else None
+    later = [failure for failure in event.log.failures if failure.rank is not None and failure.index >= event.index - 3]
+    for failed in ({each.rank for each in later if each.hazard in _KILLS_CONTEXT}, {each.rank for each in later}):
+        if len(failed) == 1:
+            return failed.pop()
+    return None
 
 
 def _assertion_diagnosis(
@@ -657,7 +668,10 @@ def _echoes(logs: Sequence[Log], cause: Event) -> list[Diagnosis]:
     groups: dict[tuple[int, str, int | None, Role], Event] = {}
     for log in logs:
         seen_exception = cause.kind == "failure"
-        for failure in _believed(log):
+        believed = _believed(log)
+        # the warning that a GPU is not supported explains the failure below it
+        warned = [each for each in log.failures if each.hazard == "unsupported-device-code" and each not in believed]
+        for failure in [*believed, *warned]:
             if failure.hazard is None or (log is cause.log and failure.index == cause.index and cause.kind == "failure"):
                 continue
             inside = (
@@ -732,7 +746,10 @@ def _printed(logs: Sequence[Log]) -> list[Event]:
         event
         for log in logs
         for event in _assertion_events_once(log)
-        if event.assertion is not None and event.assertion.form != "host" and not _is_mention(event)
+        if event.assertion is not None
+        and event.assertion.form != "host"
+        and not _is_mention(event)
+        and not _is_only_quoted(event)
     ]
 
 

@@ -139,13 +139,15 @@ _LABEL = lazy(
 )
 _DEVICE_LABEL = lazy(
     r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure"
-    r"|ERROR)?(?: ?[\[(][\w ]{0,12}[\])])?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
-    r"|Triton Error \[\w+\]: |(?:\w+Error|\w+) ?: ?(?=$)|Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?"
+    r"|ERROR)?(?: ?[\[(]?[\w ]{0,12}[\])]|(?: \d{1,3}))?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
+    r"|Triton Error \[\w+\]: |Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?"
     r"|\w+ failed to synchronize: |cuda\w+: |failed with )$"
 )
+_REPORTED = lazy(r"failed to synchronize: |Cuda failure ['\"]|error=\d+ : |cuda runtime error \(\d+\) ?: ?|failed with ")
+_SOME_LABEL = lazy(r"\w+ ?: ?$")
 _AFTER = lazy(
     r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging"
-    r"|Exception raised|- |-?\d|when calling|on device|\[|Device-side"
+    r"|Exception raised|-?\d|when calling|on device|\[|Device-side"
     r"|[A-Z][a-z]+ |to |of |,|:|from |/|\|)"
 )
 _PROSE_AFTER = lazy(
@@ -153,6 +155,7 @@ _PROSE_AFTER = lazy(
     r"|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may"
     r"|might|does|page|will|by)\b|^[\"'`”’]\s+[a-z]"
 )
+_LISTED_AFTER = lazy(r"[.\s]*\(?#\d|\t")  # the title of an issue or a pull request
 _MENTION = lazy(
     r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b"
     r"|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:"
@@ -205,7 +208,8 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         lazy(
-            r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed\b|[Oo]ut of memory: Kill(?:ed)? process|oom-kill"
+            r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed(?:$|:| +(?:python|\S+\.(?:py|sh)))"
+            r"|[Oo]ut of memory: Kill(?:ed)? process|oom-kill"
             r"|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"
         ),
         "killed",
@@ -227,16 +231,22 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         lazy(
-            r"CUDA error: |cuda runtime error|HIP error: |CUDA driver error|CUDA initialization: "
+            r"CUDA error: (?!none\b|no\b|null\b|0\b|false\b)|cuda runtime error|HIP error: |CUDA driver error"
+            r"|CUDA initialization: "
             r"|Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
         ),
         "cuda",
     ),
-    (lazy(r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b\d+ (?:failed|errors?)(?:,| in )|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"), "tests"),
     (
         lazy(
-            r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status"
-            r"|status)[ :=(]*(?!0\b)-?\d{1,3}\b(?!\d)"
+            r"^(?:=+ )?(?:FAILED|ERROR) \S+::|\b[1-9]\d* (?:failed|errors?)(?:, \d+ \w+)* in \d|^FAILED \(|^F{1,9}\b.*\[ *\d+%\]"
+        ),
+        "tests",
+    ),
+    (
+        lazy(
+            r"(?:exit(?:ed with)? (?:code|status)|exitcode|return code|returned non-zero exit status|code=exited, status"
+            r"|exit_code)[ :=(\"']*(?!0\b)-?\d{1,3}\b(?!\d)"
         ),
         "exit",
     ),
@@ -384,6 +394,18 @@ def _violation(text: Text, index: int) -> Failure | None:
     return Failure(index, "host", match.group(1), True, text.text, _VIOLATION.pattern, rank=text.rank)
 
 
+def _matching(line: str) -> Iterator[tuple[_Rule, re.Match[str]]]:
+    for rule in _rules():
+        if not rule.literals or any(literal in line for literal in rule.literals):
+            match = _compiled(rule.pattern).search(line)
+            if match is not None:
+                yield rule, match
+
+
+def _has_words_of_the_catalogue(line: str) -> bool:
+    return any(True for _ in _matching(line))
+
+
 def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failure]:
     """The failures in one text; with ``across``, only those whose words stand on both sides of that position."""
     line = text.text[:8192]
@@ -392,12 +414,10 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
         if violation is not None:
             yield violation
             return
-    rules = [rule for rule in _rules() if not rule.literals or any(literal in line for literal in rule.literals)]
-    if not rules or _TEST_STATUS.search(line):
-        return
-    for rule in rules:
-        match = _compiled(rule.pattern).search(line)
-        if match is None or (rule.kind == "host" and _NOT_TORCH.search(line)):
+    for rule, match in _matching(line):
+        if _TEST_STATUS.search(line):
+            return
+        if rule.kind == "host" and _NOT_TORCH.search(line):
             continue
         if across is not None and not match.start() < across < match.end():
             continue
@@ -423,6 +443,8 @@ def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
             or (what == "exception" and _HARMLESS_CLASS.search(match.group(1).split(".")[-1]))
         ):
             continue
+        if what == "cuda" and _has_words_of_the_catalogue(line):
+            continue  # but they are only mentioned here
         if what in ("cuda", "killed", "assertion") and (_CODE.match(line) or _is_quoted_in_prose(line[: match.start()])):
             continue
         return Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
@@ -436,23 +458,25 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     before, after = line[:start], line[end:]
     if kind == "device" and before in _PLAIN_EXCEPTIONS and not after:
         return 2  # the usual line, without trying every pattern
-    if _is_code(line, before) or _is_quoted_in_prose(before):
+    if _LISTED_AFTER.match(after) or _is_code(line, before) or _is_quoted_in_prose(before):
         return 0
     mention = bool(_MENTION.match(line))
     prose = bool(_PROSE_AFTER.match(after))
     if kind == "host":
         return _host_strength(before, mention, prose)
-    head = before
-    for _ in range(3):
-        label = _DEVICE_LABEL.search(head[-120:])
-        if label is None or not label.group():
-            break
-        head = head[: len(head) - len(label.group())]
-    head = head.rstrip()
     if prose:
         return 0 if mention else 1
-    opened = not head or head.endswith((":", "]", "│", "|", ">", "-", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ","))
-    named = bool(_CLASS.search(before[-200:]) or _LABEL.search(before[-200:]) or _LABEL.search(head[-200:] + ": "))
+    inner = before  # without what introduces every CUDA error
+    for _ in range(3):
+        label = _DEVICE_LABEL.search(inner[-120:])
+        if label is None or not label.group():
+            break
+        inner = inner[: len(inner) - len(label.group())]
+    head = _SOME_LABEL.sub("", inner[-200:]).rstrip()
+    opened = not head or head.endswith(
+        (":", "]", "│", "|", ">", "--", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ",")
+    )
+    named = bool(_CLASS.search(before[-200:]) or _LABEL.search(inner[-200:]) or _REPORTED.search(before[-200:]))
     if _PYTEST_ERROR.match(line):
         return 2
     if mention and not named:
