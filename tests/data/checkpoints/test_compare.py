@@ -74,6 +74,14 @@ def test_warnings(changes: Any, words: str, llama: Path, edit: Any) -> None:
     assert report.exit_code("warning") == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "severity"), [("pad_token_id", "error"), ("eos_token_id", "warning"), ("sep_token_id", "warning")]
+)
+def test_only_padding_is_looked_up_in_a_model_that_does_not_generate(key: str, severity: str, bert: Path, edit: Any) -> None:
+    edit(bert / "config.json", **{key: 50256})
+    assert [f.severity for f in check(str(bert)).findings] == [severity]
+
+
 def test_a_head_with_fewer_rows_than_the_embedding(llama: Path, write_safetensors: Any, errors: Any) -> None:
     write_safetensors(llama / "model.safetensors", {"model.embed_tokens.weight": (64, 8), "lm_head.weight": (60, 8)})
     assert errors(check(str(llama)).findings) == [(TARGET, "model.safetensors", (60, 61))]

@@ -92,6 +92,17 @@ def task_of(architectures: object) -> Task:
     return next((task for ending, task in TASKS if name.endswith(ending)), "unknown")
 
 
+_GENERATES = re.compile(
+    r"(?:CausalLM|LMHeadModel|LMHead|ConditionalGeneration|Seq2Seq|DecoderModel|Decoder|MTModel|ToText|Text2Text)$"
+)
+
+
+def generates(architectures: object) -> bool:
+    """Whether ``generate`` is what a model is for; True where the config does not say."""
+    names = [name for name in architectures if isinstance(name, str)] if isinstance(architectures, list) else []
+    return not names or any(_GENERATES.search(name) for name in names)
+
+
 # --- positions ---------------------------------------------------------------------------------------------------------
 
 PADDING = "padding"  # the offset is padding_idx + 1

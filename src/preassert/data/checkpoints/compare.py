@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from preassert.data.checkpoints import architectures
 from preassert.data.checkpoints.files import whole_number
 from preassert.data.checkpoints.limits import Bound, Config, text_config
 from preassert.data.checkpoints.load import Checkpoint
@@ -15,16 +16,13 @@ from preassert.model import Finding, Severity, Where
 CTC = "ctc-target-invalid"
 SHOWN_VALUES = 20
 
-# Ids that a model or ``generate`` feeds as tokens.
-_FED_IDS = (
-    "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id",
-    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
-)  # fmt: skip
-# Of these, a negative one is fed too: generation pads finished sentences with it (Llama 1: pad_token_id -1).
+# Ids that are looked up: padding by every model, the others by ``generate``.
+_GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
+# Ids that are only compared with, or masked: out of range they do no harm, but they show that files do not belong together.
+_COMPARED_IDS = ("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "suppress_tokens", "begin_suppress_tokens")
+# A negative one of these is fed as it is: generation pads finished sentences with it (Llama 1: pad_token_id -1).
 _FED_AS_THEY_ARE = frozenset({"pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id"})
 _DECODER_IDS = frozenset({"decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"})
-# Ids that are only compared with, or masked: out of range they do no harm, but they show that files do not belong together.
-_MASKED_IDS = ("suppress_tokens", "begin_suppress_tokens")
 _RESIZE = "model.resize_token_embeddings(len(tokenizer)) before training, and save the model and the tokenizer together"
 
 
@@ -143,9 +141,10 @@ def _special_ids(checkpoint: Checkpoint) -> Iterator[Finding]:
     for file, content in _configs(checkpoint):
         parts = [content] if text_config(content) is content else [content, text_config(content)]
         seen: set[tuple[str, int]] = set()
-        for key in _FED_IDS + _MASKED_IDS:
+        generates = file == checkpoint.generation_file or architectures.generates(checkpoint.config.get("architectures"))
+        for key in ("pad_token_id", *_GENERATED_IDS, *_COMPARED_IDS):
             bound = decoder if key in _DECODER_IDS else tokens
-            fed = key in _FED_IDS
+            fed = key == "pad_token_id" or (generates and key in _GENERATED_IDS)
             lowest = 0 if key in _FED_AS_THEY_ARE else -1
             bad = [number for part in parts for number in _listed(part.get(key)) if not lowest <= number < bound.size]
             bad = [number for number in dict.fromkeys(bad) if (key, number) not in seen]
@@ -159,7 +158,7 @@ def _special_ids(checkpoint: Checkpoint) -> Iterator[Finding]:
                     f"{key} is {', '.join(map(str, bad[:SHOWN_VALUES]))}; the embedding has {bound.size:,} rows ({bound.source})",
                     bound,
                     severity="error" if fed else "warning",
-                    fix=_RESIZE if fed else f"take the ids from {key} that the tokenizer does not have",
+                    fix=_RESIZE if fed else f"set {key} to what the tokenizer has",
                 )
 
 
