@@ -501,8 +501,8 @@ def _as_part_of_batch(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int
         row_of = None
         if len(wanted) < own.numel() <= _MAX_PART and not own.is_floating_point() and not own.is_complex():
             row_of = _row_of(own, tensors, batch, rows)
-        if row_of is None or len(wanted) < 3:
-            continue  # one or two numbers are found in any table of ids
+        if row_of is None or len(wanted) < (3 if own.ndim == 1 else 6):
+            continue  # a few numbers are found in any table of ids
         content = own.reshape(-1).tolist()
         # As often there as here: then it does not matter which of several equal elements was taken.
         if any(content.count(value) != wanted.count(value) for value in bad.values) or not _is_subsequence(wanted, content):
@@ -650,9 +650,12 @@ def _in_step(here: list[list[Any]], there: list[list[Any]]) -> bool:
                 all(own[at : at + short] == row for row, own in zip(here, there, strict=True)) for at in range(width - short + 1)
             )
     return all(
-        _is_subsequence(row, own) if len(row) <= len(own) else _is_subsequence(own, row)
-        for row, own in zip(here, there, strict=True)
+        _is_subsequence(row, own) if len(row) <= len(own) else _is_padded(row, own) for row, own in zip(here, there, strict=True)
     )
+
+
+def _is_padded(row: list[Any], own: list[Any]) -> bool:
+    return row[: len(own)] == own or (len(own) > 1 and row[-len(own) :] == own)
 
 
 def _equal(tensor: Tensor, value: Any) -> Tensor:
