@@ -39,6 +39,17 @@ def test_unknown_says_what_can_be_said() -> None:
     assert "preassert hazards" not in text
 
 
+def test_a_cuda_error_outside_the_catalogue_is_called_so() -> None:
+    assert "A CUDA error that says nothing about values" in to_text(report_of("RuntimeError: CUDA error: unknown error\n"))
+
+
+def test_what_the_frames_leave_open_is_only_likely() -> None:
+    line = "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1422: indexSelectLargeIndex: block: [1,0,0], thread: [2,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    frames = 'Traceback (most recent call last):\n  File "/x/torch/nn/functional.py", line 2210, in embedding\n    return torch.embedding(weight, input)\n'
+    assert report_of(line)["confidence"] == "likely"
+    assert report_of(line + frames)["confidence"] == "determined"
+
+
 def test_an_innocent_frame_is_called_so() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    torch.cuda.empty_cache()\nRuntimeError: CUDA error: device-side assert triggered\n'
     assert "cannot assert itself" in to_text(report_of(text))

@@ -283,8 +283,7 @@ def _answer_assertion(logs: Sequence[Log], events: list[Event], shape: tuple[int
     verdict = cause.hazard
     releases = tuple(diagnoses[0].extra.get("torch_versions", ()))
     confidence = "determined" if verdict != UNKNOWN else "undetermined"
-    meaning = cause.meaning
-    if verdict == "invalid-sampling-distribution" and meaning is not None and "input[0]" in meaning.expression:
+    if verdict != UNKNOWN and _is_open(cause, stack):
         confidence = "likely"
     extra = _extra(logs, cause, verdict, stack, releases, confidence)
     return Report(verdict, True, tuple(diagnoses), extra)
@@ -313,6 +312,17 @@ def _refined(event: Event, stack: Sequence[Frame]) -> str:
     if "aten::_assert_async" in operators and "aten::multinomial" in operators and advice.shows_sampling(stack):
         return "invalid-sampling-distribution"
     return meaning.hazard
+
+
+def _is_open(event: Event, stack: Sequence[Frame]) -> bool:
+    """Does the assertion serve operators of several hazards, and do no frames tell which?"""
+    meaning = event.meaning
+    if meaning is None:
+        return False
+    operators = {operator for record in meaning.entries for operator in record["operators"]}
+    if "aten::embedding" in operators:
+        return not advice.shows_embedding(stack) and not advice.shows_index_select(stack)
+    return "aten::_assert_async" in operators and "aten::multinomial" in operators
 
 
 def _operator(event: Event, hazard: str, stack: Sequence[Frame]) -> str | None:
@@ -824,6 +834,12 @@ def _reproduce(event: Event | None, verdict: str | None, own: Sequence[Frame]) -
     guarded = f"preassert run {script}   # stops at the line, with the value and the sample, before the kernel can assert"
     if event is not None and event.failure is not None and event.failure.kind == "host":
         return [guarded]
+    rocm = event is not None and (
+        (event.assertion is not None and event.assertion.form == "rocm")
+        or (event.failure is not None and ("HIP" in event.failure.text or "HSA_" in event.failure.text))
+    )
+    if rocm:
+        return [guarded, f"AMD_SERIALIZE_KERNEL=3 HIP_VISIBLE_DEVICES=0 python {script}   # ROCm: each kernel is waited for"]
     steps = [f"CUDA_LAUNCH_BLOCKING=1 python {script}   # the traceback then shows the failing call"]
     if verdict == "illegal-memory-access":
         return [*steps, f"compute-sanitizer --tool memcheck python {script}   # names the kernel and the address"]

@@ -186,6 +186,14 @@ HINT = lazy(
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         lazy(
+            r"CUDA error: (?!none\b|no\b|null\b|0\b|false\b)|cuda runtime error|HIP error: |CUDA driver error"
+            r"|CUDA initialization: "
+            r"|Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
+        ),
+        "cuda",
+    ),
+    (
+        lazy(
             r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock"
             r"|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"
         ),
@@ -228,14 +236,6 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
             r"|FAILED: \S+\.(?:o|so)"
         ),
         "build",
-    ),
-    (
-        lazy(
-            r"CUDA error: (?!none\b|no\b|null\b|0\b|false\b)|cuda runtime error|HIP error: |CUDA driver error"
-            r"|CUDA initialization: "
-            r"|Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
-        ),
-        "cuda",
     ),
     (
         lazy(
