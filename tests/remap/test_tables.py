@@ -31,6 +31,9 @@ def labels_column(kind: Any) -> pa.Array:
         "fixed": [["b", "a"], None, ["b", "c"], ["a", "a"], ["b", "b"], ["c", "c"]],
         "structs": [[{"k": "b"}, {"k": "a"}], [], None, [{"k": "c"}], [], [{"k": "b"}]],
     }
+    if pa.types.is_dictionary(kind[1]) and kind[1].value_type == pa.string_view():  # pyarrow has no converter for it
+        encoded = pa.array(values["text"]).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices.cast(kind[1].index_type), encoded.dictionary.cast(pa.string_view()))
     return pa.array(values[kind[0]], kind[1])
 
 
@@ -39,6 +42,9 @@ KINDS: dict[str, tuple[str, Any]] = {
     "large_string": ("text", pa.large_string()),
     "dictionary": ("text", pa.dictionary(pa.int8(), pa.string())),
     "ordered dictionary": ("text", pa.dictionary(pa.int16(), pa.string(), ordered=True)),
+    "string view": ("text", pa.string_view()),
+    "dictionary of views": ("text", pa.dictionary(pa.uint8(), pa.string_view())),
+    "struct of views": ("struct", pa.struct([pa.field("k", pa.string_view()), pa.field("x", pa.int8())])),
     "int16": ("int", pa.int16()),
     "uint64": ("int", pa.uint64()),
     "double": ("int", pa.float64()),
@@ -107,6 +113,8 @@ WRITERS: dict[str, Any] = {
 def test_there_and_back(name: str, kind: str, tmp_path: Path) -> None:
     source, out, back = tmp_path / name, tmp_path / f"out-{name}", tmp_path / f"back-{name}"
     table = table_of(kind)
+    if "views" in kind and name == "d.parquet":
+        pytest.skip("pyarrow cannot write it")
     WRITERS[name](table, source)
     before = read(source)
     assert remap(source, "--column", column_option(kind), "--missing", "ignore_index", "-o", out) == 0

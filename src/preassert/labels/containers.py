@@ -359,6 +359,18 @@ def is_arrow_text(kind: Any) -> bool:
     )
 
 
+def without_views(array: Any) -> Any:
+    """``array`` with string views (and dictionaries of them) as large strings: pyarrow cannot filter or take views."""
+    pa = arrow()
+    if not hasattr(pa, "string_view"):
+        return array
+    if array.type == pa.string_view():
+        return array.cast(pa.large_string())
+    if pa.types.is_dictionary(array.type) and array.type.value_type == pa.string_view():
+        return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_string()), ordered=array.type.ordered)
+    return array
+
+
 def _from_pyarrow(y: Any) -> Flat:
     import numpy as np
 
@@ -368,7 +380,7 @@ def _from_pyarrow(y: Any) -> Flat:
         raise TypeError(f"pass one column, not a pyarrow {type(y).__name__}: table['label']")
     chunked = isinstance(y, pa.ChunkedArray)
     y = _combined(y)
-    y = y.storage if isinstance(y, pa.ExtensionArray) else y
+    y = without_views(y.storage if isinstance(y, pa.ExtensionArray) else y)
     kind = y.type
 
     def wrap(result: Any, keep: Any) -> Any:
@@ -389,7 +401,7 @@ def _from_pyarrow(y: Any) -> Flat:
         inner.wrap = wrap
         return inner
     if is_arrow_text(kind):
-        return Flat(shape, wrap, text=y if kind in (pa.string(), pa.large_string()) else y.cast(pa.large_string()))
+        return Flat(shape, wrap, text=y)
     if pa.types.is_null(kind):
         return Flat(shape, wrap, objects=[None] * len(y))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):

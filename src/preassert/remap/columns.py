@@ -10,7 +10,7 @@ from typing import Any
 
 from preassert.errors import InputError, UsageError
 from preassert.labels import LabelMap
-from preassert.labels.containers import arrow, flatten, relist
+from preassert.labels.containers import arrow, flatten, relist, without_views
 from preassert.labels.mapfile import METADATA_KEY, dumps, loads
 from preassert.labels.values import shown_list
 from preassert.remap.recode import Options, Recoder, Tally
@@ -114,10 +114,11 @@ class Column:
             # flatten() applies the offset and the nulls of the struct to its children.
             children = array.flatten()
             place = [field.name for field in fields].index(inner[0])
-            child = children[place]
+            child = without_views(children[place])
             # Under a null struct there is no label, missing or other.
             valid = array.is_valid().to_numpy(zero_copy_only=False)
             child = self._rebuild(child.filter(pa.array(valid)), inner[1:], change, rows[valid])
+            child = without_views(child)
             children[place] = child.take(pa.array(np.cumsum(valid) - 1, mask=~valid)) if array.null_count else child
             fields[place] = fields[place].with_type(children[place].type)
             return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
