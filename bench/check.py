@@ -108,19 +108,13 @@ def write_coco(path: Path, size_mb: int) -> None:
             ", ".join(json.dumps({"id": i, "file_name": f"{i:012d}.jpg", "width": 640, "height": 480}) for i in range(20_000))
         )
         stream.write('], "annotations": [')
-        polygons = [[round(rng.uniform(0, 640), 2) for _ in range(rng.randrange(12, 80))] for _ in range(200)]
+        polygons = [json.dumps([round(rng.uniform(0, 640), 2) for _ in range(rng.randrange(12, 80))]) for _ in range(200)]
         number = 0
         while stream.tell() < size_mb << 20:
-            entry = {
-                "segmentation": [polygons[number % 200]],
-                "area": 702.1057,
-                "iscrowd": 0,
-                "image_id": number % 20_000,
-                "bbox": [473.07, 395.93, 38.65, 28.67],
-                "category_id": number % 80,
-                "id": number,
-            }
-            stream.write((", " if number else "") + json.dumps(entry))
+            comma = ", " if number else ""
+            stream.write(f'{comma}{{"segmentation": [{polygons[number % 200]}], "area": 702.1057, "iscrowd": 0, ')
+            stream.write(f'"image_id": {number % 20_000}, "bbox": [473.07, 395.93, 38.65, 28.67], ')
+            stream.write(f'"category_id": {number % 80}, "id": {number}}}')
             number += 1
         stream.write('], "categories": [' + ", ".join(json.dumps({"id": i, "name": f"c{i}"}) for i in range(80)) + "]}")
 

@@ -251,7 +251,7 @@ class Walk:
 
 
 def walk(folder: str) -> Walk:
-    """List ``folder`` recursively; links to folders are followed once, hidden and ``_`` entries are left out."""
+    """List ``folder`` recursively; links are followed once. Hidden entries and ``_`` folders (``_delta_log``) are left out."""
     files: list[str] = []
     loops: list[str] = []
 
@@ -259,7 +259,7 @@ def walk(folder: str) -> Walk:
         with reading(path):
             entries = sorted(os.scandir(path), key=lambda entry: entry.name)
         for entry in entries:
-            if entry.name.startswith((".", "_")):
+            if entry.name.startswith("."):
                 continue
             try:
                 is_folder = entry.is_dir()
@@ -267,6 +267,8 @@ def walk(folder: str) -> Walk:
                 is_folder = False
             if not is_folder:
                 files.append(entry.path)
+                continue
+            if entry.name.startswith("_"):
                 continue
             real = os.path.realpath(entry.path)
             if real in above:
