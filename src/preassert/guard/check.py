@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import torch
@@ -31,15 +33,21 @@ def extremes(tensor: Tensor) -> tuple[Any, Any]:
 def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...]) -> bool:
     """All elements in ``lowest..highest`` or legal?"""
     size = tensor.numel()
-    if size == 0:
-        return True
-    if size <= _SMALL and tensor.is_cpu and (dims := tensor.dim()) in (1, 2):
-        values = tensor.tolist()
-        if dims == 2:
-            values = [value for row in values for value in row]
+    if size <= _SMALL and tensor.is_cpu:
+        if size == 0:
+            return True
+        values: Any = tensor.tolist()
+        dims = tensor.dim()
+        if dims == 0:
+            values = [values]
+        while dims > 1:
+            values = functools.reduce(operator.iadd, values, [])
+            dims -= 1
         if lowest <= min(values) and max(values) <= highest:
             return True
         return bool(legal) and all(lowest <= value <= highest or value in legal for value in values)
+    if size == 0:
+        return True
     low, high = extremes(tensor)
     if lowest <= low and high <= highest:
         return True
