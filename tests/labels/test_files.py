@@ -152,6 +152,7 @@ def test_stamp_travels_with_a_transformers_config(tmp_path: Path) -> None:
     stamp(CATS, config)
     config.save_pretrained(tmp_path)
     assert verify(CATS, tmp_path) == ("fingerprint", "id2label", "num_labels")
+    assert LabelMap.from_id2label(tmp_path) == LabelMap.from_id2label(config) == CATS
     assert verify(CATS, tmp_path / "config.json") == verify(CATS, BertConfig.from_pretrained(tmp_path))
     with pytest.raises(MapMismatch):
         verify(SWAPPED, tmp_path)

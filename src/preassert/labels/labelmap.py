@@ -636,7 +636,7 @@ class LabelMap:
 
     @classmethod
     def from_id2label(cls: type[Self], id2label: Any, **parameters: Any) -> Self:
-        """From ``config.id2label``: a mapping (keys may be text, as JSON has them), a config, or a model with one."""
+        """From ``config.id2label``: a mapping (keys may be text, as JSON has them), a config, a model, or a path to one."""
         from preassert.labels.sources import id2label_of
 
         return cls.from_classes(id2label_of(id2label), **parameters)

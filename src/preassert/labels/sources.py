@@ -52,6 +52,9 @@ def id2label_of(source: Any) -> list[str]:
     Raises:
         ValueError: the ids are not 0..K-1, or a name occurs twice: such a model cannot name its outputs.
     """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        source = read_json(path / "config.json" if path.is_dir() else path)
     for attribute in ("config", "id2label"):
         if not isinstance(source, (Mapping, list, tuple)):
             source = getattr(source, attribute, source)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from preassert.data.source import reading
+from preassert.data.source import COMPRESSIONS, reading
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.remap.recode import Options
@@ -99,7 +99,7 @@ class Sink:
 @contextmanager
 def sink(target: Path, like: Path, wide: tuple[str | None, bytes]) -> Iterator[Sink]:
     """Open ``target`` (a temporary name) for output, packed as the suffix of ``like`` says."""
-    packed = like.suffix in (".gz", ".bz2", ".xz", ".zst")
+    packed = like.suffix in COMPRESSIONS
     # The compressor is chosen by suffix, and the temporary name has another.
     working = target.with_name(target.name + like.suffix) if packed else target
     file = _open(working, "wb")

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+from preassert.data.source import COMPRESSIONS
 from preassert.errors import InputError
 from preassert.labels import LabelMap
 from preassert.remap.recode import Options, Recoder, Tally
-
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 FILES: dict[str, str] = {
     ".arrow": "arrow",
