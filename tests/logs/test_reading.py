@@ -246,6 +246,16 @@ def test_large_log_with_two_assertions_and_ranks(monkeypatch: pytest.MonkeyPatch
     ]
 
 
+def test_large_log_of_json_records_that_all_differ() -> None:
+    records = "".join(
+        json.dumps({"log": LINE % (number % 1024), "stream": "stderr", "time": f"2025-01-01T00:00:00.{number:09}Z"}) + "\n"
+        for number in range(30_000)
+    )
+    cause = explain_text(records).cause
+    assert cause is not None
+    assert (cause.hazard, cause.count) == ("target-out-of-range", 30_000)
+
+
 def test_memory_stays_bounded() -> None:
     def endless() -> Iterator[bytes]:
         block = (LINE % 7).encode() * 7000
@@ -312,6 +322,18 @@ def test_first_rank_in_time_is_the_cause(tmp_path: Path) -> None:
         ("index-out-of-range", "echo"),
         ("communication-failure", "echo"),
     }
+
+
+def test_five_hundred_ranks_share_the_memory(tmp_path: Path) -> None:
+    for rank in range(500):
+        last = (f"2025-03-02 09:00:{59 - rank % 50:02} step\n" + LINE % 3) if rank == 333 else "fine\n"
+        (tmp_path / f"rank_{rank}.log").write_text(
+            "2025-03-02 09:00:01 start\n" + "step 1 loss 0.5\n" * 20 + last, encoding="utf-8"
+        )
+    cause = explain_files(expand([str(tmp_path)])).cause
+    assert cause is not None
+    assert (cause.hazard, cause.rank) == ("target-out-of-range", 333)
+    assert scanning.limits_for(500).small_bytes * 500 < 200 << 20
 
 
 def test_torchrun_folders_tell_the_rank(tmp_path: Path) -> None:

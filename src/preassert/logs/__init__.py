@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from preassert.logs.diagnose import CLEAN, SCHEMA, UNKNOWN, Report, diagnose, read
 from preassert.logs.reading import expand, open_file, open_text
+from preassert.logs.scan import limits_for
 
 __all__ = ["CLEAN", "SCHEMA", "UNKNOWN", "Report", "expand", "explain_files", "explain_text"]
 
@@ -25,7 +26,8 @@ def explain_files(paths: Sequence[str], *, shape: tuple[int, ...] | None = None)
         InputError: a file cannot be opened, or is no notebook although it is named one.
         MissingExtra: a ``.zst`` file without zstandard.
     """
-    return diagnose([read(open_file(path)) for path in paths], shape)
+    limits = limits_for(len(paths))
+    return diagnose([read(open_file(path), limits) for path in paths], shape)
 
 
 def explain_text(text: str, *, name: str = "<text>", shape: tuple[int, ...] | None = None) -> Report:

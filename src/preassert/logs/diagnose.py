@@ -19,7 +19,7 @@ from preassert.logs.frames import Frame
 from preassert.logs.lines import Text, logical_lines
 from preassert.logs.patterns import lazy
 from preassert.logs.reading import Source
-from preassert.logs.scan import Passage, scan
+from preassert.logs.scan import Limits, Passage, scan
 from preassert.model import Diagnosis, Role
 
 SCHEMA = "preassert.explain/1"
@@ -126,7 +126,7 @@ class Report(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------- reading
 
 
-def read(source: Source) -> Log:
+def read(source: Source, limits: Limits | None = None) -> Log:
     """Everything that one source holds; consumes its blocks."""
     log = Log(source.name)
     match = _RANK_IN_NAME.search(source.name)
@@ -137,7 +137,7 @@ def read(source: Source) -> Log:
             _passage(log, [(None, line) for line in cell.lines], cell.number)
             log.lines += len(cell.lines)
     else:
-        scanned = scan(source.blocks)
+        scanned = scan(source.blocks, limits)
         for passage in scanned.passages:
             _passage(log, passage, None)
         log.tallies = scanned.tallies

@@ -11,18 +11,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from preassert.logs.patterns import lazy_bytes
 
 Line = tuple[int | None, bytes]
 Passage = list[Line]
 
-SMALL_BYTES = 4 << 20
-KEEP_ASSERTIONS = 1000  # lines kept of one assertion text
 BEFORE_BYTES, AFTER_BYTES = 8 << 10, 8 << 10  # kept around a word of failure
-HEAD_BYTES = 8 << 20  # passages kept from the front ...
-TAIL_BYTES = 4 << 20  # ... and from the end
 LONGEST_LINE_BYTES = 1 << 20
 THOROUGH_BYTES = 2 << 20  # after the first assertion, every line is still looked at for so long
 HELD_BLOCKS = 4  # ... and again in the last blocks before the end
@@ -36,7 +32,29 @@ _WORDS = lazy_bytes(
     rb"|HIP (?:error|out of)|Out of memory"
     rb"|GPU (?:has fallen|is lost|assertion)|Bus error|FAILED|EmbeddingBoundsCheck"
 )
-_TAIL = lazy_bytes(rb"[)\]}] ?:? (?:\*\*)?Assertion [^\r\n]{1,1000}$|Device-side assertion [^\r\n]{1,1000}$")
+# From the end of the coordinates to `failed`: what follows (the time in a JSON record) may differ from line to line
+_TAIL = lazy_bytes(rb"[)\]}] ?:? (?:\*\*)?Assertion [^\r\n]{1,1000}?failed|Device-side assertion [^\r\n]{1,1000}?failed")
+
+
+class Limits(NamedTuple):
+    """How much of one log is kept."""
+
+    small_bytes: int = 4 << 20  # a log up to this size is kept whole
+    assertions: int = 1000  # lines kept of one assertion text
+    head_bytes: int = 8 << 20  # passages kept from the front of a larger one ...
+    tail_bytes: int = 4 << 20  # ... and from its end
+
+
+def limits_for(logs: int) -> Limits:
+    """The limits when ``logs`` of them (one of each rank, say) are held together."""
+    share = max(logs // 4, 1)
+    whole = Limits()
+    return Limits(
+        max(whole.small_bytes // share, 256 << 10),
+        max(whole.assertions // share, 100),
+        max(whole.head_bytes // share, 512 << 10),
+        max(whole.tail_bytes // share, 256 << 10),
+    )
 
 
 @dataclass(eq=False, repr=False, match_args=False)
@@ -50,16 +68,17 @@ class Scan:
     notes: list[str] = field(default_factory=list)
 
 
-def scan(blocks: Iterator[bytes]) -> Scan:
+def scan(blocks: Iterator[bytes], limits: Limits | None = None) -> Scan:
     """Read ``blocks`` to the end."""
+    limits = limits or Limits()
     result = Scan()
     head: list[bytes] = []
     size = 0
     for block in blocks:
         head.append(block)
         size += len(block)
-        if size > SMALL_BYTES:
-            _Large(result).run(_aligned(_again(head, blocks)))
+        if size > limits.small_bytes:
+            _Large(result, limits).run(_aligned(_again(head, blocks)))
             return result
     text = b"".join(head)
     result.size_bytes = size
@@ -70,7 +89,7 @@ def scan(blocks: Iterator[bytes]) -> Scan:
     passage: Passage = []
     kept: dict[bytes, int] = {}
     for number, line in enumerate(lines, 1):
-        if b"Assertion" not in line or not _surplus(line, kept, result.tallies):
+        if b"Assertion" not in line or not _surplus(line, kept, result.tallies, limits.assertions):
             passage.append((number, line))
     result.passages.append(passage)
     return result
@@ -142,7 +161,7 @@ def _numpy() -> Any:
     return numpy
 
 
-def _surplus(line: bytes, kept: dict[bytes, int], tallies: dict[bytes, int]) -> bool:
+def _surplus(line: bytes, kept: dict[bytes, int], tallies: dict[bytes, int], most: int) -> bool:
     """Count an assertion line; True if enough like it have been kept. Lines with several assertions are always kept."""
     if line.count(b"Assertion") != 1 and b"Device-side" not in line:
         return False
@@ -151,7 +170,7 @@ def _surplus(line: bytes, kept: dict[bytes, int], tallies: dict[bytes, int]) -> 
         return False
     tail = match.group()
     number = kept.get(tail, 0) + 1
-    if number <= KEEP_ASSERTIONS:
+    if number <= most:
         if number == 1 and len(kept) >= 1024:
             return False  # texts that all differ are no repetition; the size limit of the passages holds them
         kept[tail] = number
@@ -163,8 +182,9 @@ def _surplus(line: bytes, kept: dict[bytes, int], tallies: dict[bytes, int]) -> 
 class _Large:
     """State of one pass over a log that is not held in memory."""
 
-    def __init__(self, result: Scan) -> None:
+    def __init__(self, result: Scan, limits: Limits) -> None:
         self.result = result
+        self.limits = limits
         self.number = 0  # complete lines before the current block
         self.kept: dict[bytes, int] = {}
         self.head: list[Passage] = []
@@ -209,7 +229,7 @@ class _Large:
 
     def _needles(self) -> tuple[bytes, ...]:
         """Texts of the assertions that have been kept often enough to be only counted."""
-        full = tuple(tail for tail, number in self.kept.items() if number >= KEEP_ASSERTIONS)
+        full = tuple(tail for tail, number in self.kept.items() if number >= self.limits.assertions)
         return full if 0 < len(full) <= 4 else ()
 
     def _count(self, piece: _Piece, needles: tuple[bytes, ...], counts: list[int]) -> None:
@@ -278,7 +298,9 @@ class _Large:
         while position < stop and (match := _WORDS.search(block, position, stop)):
             begin = block.rfind(b"\n", 0, match.start()) + 1
             end = position = _line_end(block, match.end())
-            if match.group() == b"Assertion" and _surplus(block[begin:end], self.kept, self.result.tallies):
+            if match.group() == b"Assertion" and _surplus(
+                block[begin:end], self.kept, self.result.tallies, self.limits.assertions
+            ):
                 surplus.add(begin)
                 continue
             near = end + AFTER_BYTES // 2
@@ -297,7 +319,7 @@ class _Large:
         if not passage:
             return
         size = sum(len(line) for _, line in passage) + 64 * len(passage)
-        if self.head_bytes + size <= HEAD_BYTES:
+        if self.head_bytes + size <= self.limits.head_bytes:
             if joined and self.head:
                 self.head[-1].extend(passage)
             else:
@@ -306,7 +328,7 @@ class _Large:
             return
         self.tail.append((size, passage))
         self.tail_bytes += size
-        while self.tail_bytes > TAIL_BYTES and len(self.tail) > 1:
+        while self.tail_bytes > self.limits.tail_bytes and len(self.tail) > 1:
             gone, _ = self.tail.popleft()
             self.tail_bytes -= gone
             self.dropped += 1
