@@ -1,9 +1,9 @@
 """What the guard costs: a training step, one tiny call, one million indices. CPU only.
 
 Every figure is taken within one run: unguarded, guarded and rival take turns in short rounds, so that a noisy machine
-disturbs all of them alike, and the fastest rounds are compared. One thread, and its CPU time instead of the clock on the wall: other processes then count only by the
-caches that they take. The rival is a ``TorchDispatchMode`` that makes the same checks. An override that does nothing is
-measured beside the tiny calls: that part of their cost is torch's.
+disturbs all of them alike, and the fastest rounds are compared. One thread, and its CPU time instead of the clock on the
+wall: other processes then count only by the caches that they take. The rival is a ``TorchDispatchMode`` that makes the same
+checks. An override that does nothing is measured beside the tiny calls: that part of their cost is torch's.
 
 Run: ``python bench/overhead.py``; ``measure()`` gives the same as data.
 """

@@ -38,7 +38,7 @@ from preassert.guard.site import Call, Place, make_site, owner
 from preassert.guard.state import STATE
 
 # Functional forms as functionalisation writes them -> the row of the kernel that eager code reaches
-_FUNCTIONAL_FORMS = {
+FUNCTIONAL_FORMS = {
     "aten::index_put": "aten::_index_put_impl_",
     "aten::_unsafe_index_put": "aten::_index_put_impl_",
     "aten::masked_scatter": "aten::masked_scatter_",
@@ -243,8 +243,8 @@ def _decomposition(row: Row, overload: Any, before: Callable[..., Any] | None) -
 
 def targets() -> Iterator[tuple[Row, Any]]:
     """(row, overload) of everything that inductor can meet."""
-    for operator in (*table(), *_FUNCTIONAL_FORMS):
-        row = table()[_FUNCTIONAL_FORMS.get(operator, operator)]
+    for operator in (*table(), *FUNCTIONAL_FORMS):
+        row = table()[FUNCTIONAL_FORMS.get(operator, operator)]
         overload = overload_of(operator)
         if overload is not None and row.level == "kernel":
             yield row, overload

@@ -17,7 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
+from preassert.guard.compiled import FUNCTIONAL_FORMS
 from preassert.guard.intercept import Bound, bind_row, overload_of, verify, verify_within_budget
+
+# A mode sees the outermost operator with a kernel; these call the row's operator inside, where no mode looks.
+_INPLACE_FORMS = {"aten::index_put_": "aten::_index_put_impl_"}
 
 _Target = tuple[Row, Any, tuple[Bound, ...]]
 
@@ -111,6 +115,10 @@ class ModeInstallation:
                 composites[row.operator] = target
             else:
                 kernels[overload] = target
+        for form, operator in (FUNCTIONAL_FORMS | _INPLACE_FORMS).items():
+            outer, row = overload_of(form), table()[operator]
+            if outer is not None:
+                kernels[outer] = (row, outer, bind_row(row, outer._schema))
         functions = {function: name for function, name in _composites().items() if name in composites}
         check = verify_within_budget if self.budgeted else verify
         self._modes = [_CompositeMode(functions, composites, check), _KernelMode(kernels, check)]
