@@ -754,3 +754,42 @@ def test_object_store(tmp_path: Path) -> None:
     assert [finding.values for finding in errors] == [(10,), (11,), (12,), (10,)]
     with pytest.raises(UsageError, match="no such file"):
         check_paths([f"file://{tmp_path}/nothing.csv"], [Rule("label", 0, 9)])
+
+
+def test_what_a_folder_walk_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    for name in ("part-0.csv", "_part-1.csv", ".part-0.csv.crc", ".hidden.csv", "_SUCCESS", "_delta_log/0.json", "readme.md"):
+        (tmp_path / name).write_bytes(_csv([0, 10]))
+    report = check_paths([str(tmp_path)], [Rule("label", 0, 9)])
+    assert sorted(Path(finding.where.file).name for finding in report.findings if finding.severity == "error") == [
+        "_part-1.csv",
+        "part-0.csv",
+    ]
+    assert report.scanned["files_passed_over"] == 2
+
+
+def test_two_rules_on_one_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"ids": [1, 2]}\n{"ids": [1, 2, 99]}\n')
+    found = check_paths([str(path)], [Rule("ids", 0, 9), Rule("ids", max_length=2)]).findings
+    assert [finding.values for finding in found if finding.severity == "error"] == [(99,), (3,)]
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(_csv([0, 1, 2]))
+    told: list[tuple[str, int, int | None]] = []
+    check_paths([str(path)], [Rule("label", 0, 9)], Options(progress=lambda *now: told.append(now)))
+    assert told[-1] == (str(path), 3, None)
+
+
+def test_a_column_of_documents_stays_small(tmp_path: Path) -> None:
+    """The wrong column: every row offends, with a long text of its own."""
+    path = tmp_path / "a.csv"
+    path.write_text("label\n" + "".join(f"{at}{'x' * 5000}\n" for at in range(2000)))
+    (finding,) = [finding for finding in check_paths([str(path)], [Rule("label", 0, 9)]).findings if finding.severity == "error"]
+    assert finding.count == 2000
+    assert len(finding.values) == 1000
+    assert finding.extra["values_truncated"] is True
+    assert max(len(value) for value in finding.values) == 200
+    assert len(finding.message) < 1000

@@ -13,7 +13,9 @@ from preassert.lazy import need
 
 MAX_ROWS = 10  # offending rows that are kept
 MAX_VALUES = 1000  # distinct offending values that are kept
-MAX_CLASSES = 1 << 20  # a histogram of more distinct values is given up
+MAX_CLASSES = 1 << 18  # a histogram of more distinct values is given up
+MAX_NAMES = 1 << 16  # the same for texts; also as many verdicts on texts are remembered
+MAX_TEXT = 200  # characters of an offending text that are kept
 
 # What pandas.read_csv takes for a missing value.
 MISSING_TEXT = frozenset(
@@ -349,7 +351,7 @@ class Tally:
         known = self._judged.get(key)
         if known is None:
             known = self._judge_anew(value, text)
-            if len(self._judged) < MAX_CLASSES:
+            if len(self._judged) < MAX_NAMES:
                 self._judged[key] = known
         return known
 
@@ -388,6 +390,8 @@ class Tally:
 
     def _offend(self, values: Sequence[Plain], counts: Sequence[int], rows: Sequence[int]) -> None:
         for value, count in zip(values, counts, strict=True):
+            if isinstance(value, str) and len(value) > MAX_TEXT:
+                value = f"{value[: MAX_TEXT - 3]}..."
             self.count += count
             if value is None:
                 self.missing += count
@@ -467,7 +471,7 @@ class Tally:
         if self.histogram is None or not isinstance(plain, (int, str)) or self.rule.alphabet is not None:
             return
         self.histogram[plain] = self.histogram.get(plain, 0) + count
-        if len(self.histogram) > MAX_CLASSES:
+        if len(self.histogram) > (MAX_NAMES if isinstance(plain, str) else MAX_CLASSES):
             self.histogram = None
 
 

@@ -102,7 +102,9 @@ def name(value: Plain) -> str:
     """A value as a message names it: text in quotes, a missing one in words."""
     if value is None:
         return "missing or NaN"
-    return repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else f"{value[:37]}...")
+    return str(value)
 
 
 def _place(rows: Sequence[int], lines: Sequence[int], row_noun: str) -> str:
