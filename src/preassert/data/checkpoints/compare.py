@@ -354,6 +354,7 @@ def _finding(
         value=values[0] if values else None,
         values=tuple(values[:SHOWN_VALUES]),
         valid=valid or f"0..{bound.size - 1}",
-        count=len(values) or None,
+        # a config may promise more rows than len() can count
+        count=(values.stop - values.start if isinstance(values, range) else len(values)) or None,
         fix=fix,
     )

@@ -115,7 +115,7 @@ class _Resolver:
         self.tables = _find_tables(tensors.values())
         self.task: Task = task or architectures.task_of(config.get("architectures"))
         self.two_stacks = config.get("is_encoder_decoder") is True or isinstance(config.get("encoder"), dict)
-        self.text_encoder = config.get("model_type") not in architectures.NOT_TEXT_ENCODERS
+        self.text_encoder = str(config.get("model_type")) not in architectures.NOT_TEXT_ENCODERS
 
     def limits(self) -> Limits:
         tokens = self.token_bound("encoder") if self.text_encoder or not self.two_stacks else None

@@ -211,10 +211,14 @@ def _model_tokens(path: str, model: Any) -> dict[int, str]:
 def _added_tokens(path: str, added: Any) -> dict[int, str]:
     if added is None:
         return {}
-    try:
-        return {int(entry["id"]): str(entry["content"]) for entry in added}
-    except (TypeError, KeyError, ValueError) as error:
-        raise InputError(path, "its added_tokens are not a list of objects with id and content") from error
+    tokens: dict[int, str] = {}
+    for entry in added if isinstance(added, list) else [added]:
+        fields = entry if isinstance(entry, dict) else {}
+        number, content = whole_number(fields.get("id")), fields.get("content")
+        if number is None or not isinstance(content, str):
+            raise InputError(path, "its added_tokens are not a list of objects with id and content")
+        tokens[number] = content
+    return tokens
 
 
 def _content(value: Any) -> str | None:
