@@ -135,9 +135,7 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
     buffer, ended = b"", False
     head = None
     while head is None and not ended:
-        block = next(source, None)
-        ended = block is None
-        buffer += block or b""
+        buffer, ended = _more(source, buffer, at_least=len(buffer))
         head = _head(buffer, options, ended)
         if head is None and len(buffer) > RECORD_LIMIT_BYTES:
             raise InputError(str(path), "no end of the first line within 64 MB: not a CSV file, or a quote is not closed")
@@ -166,61 +164,69 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
             return
         if len(buffer) > RECORD_LIMIT_BYTES:
             raise InputError(str(path), f"line {line + 1:,}: a record longer than 64 MB, or a quote that is not closed")
+        # Twice as much after a piece without a record: an unclosed quote is not read again with every block.
+        buffer, ended = _more(source, buffer, at_least=1 if used else len(buffer))
+
+
+def _more(source: Iterator[bytes], buffer: bytes, at_least: int) -> tuple[bytes, bool]:
+    """(buffer with more blocks behind it, whether the file ended)."""
+    pieces, size = [buffer], 0
+    while size < max(1, at_least):
         block = next(source, None)
-        ended = block is None
-        buffer += block or b""
+        if block is None:
+            return b"".join(pieces), True
+        pieces.append(block)
+        size += len(block)
+    return b"".join(pieces), False
 
 
 def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) -> tuple[Part, int]:
     """The complete records at the start of ``buffer``, and how many of its bytes they take."""
     part = Part(buffer, [], [], [], row, line)
     add_start, add_field, add_raw = part.starts.append, part.fields.append, part.raws.append
-    done = 0
+    done, size = 0, len(buffer)
     first_column = layout.position == 0
     comment = layout.options.comment.encode()[0] if layout.options.comment else _HASH
-    for found in layout.record.finditer(buffer):
-        start, end = found.span()
-        if start != done:
-            stop = _skip(layout, buffer, done, start, line, ended)
-            if stop != start:
-                done = stop
+    # match and not finditer: a search would find something that looks like a record inside an unfinished one.
+    match = layout.record.match
+    while done < size:
+        found = match(buffer, done)
+        if found is None:
+            after = _pass_over(layout, buffer, done, line, ended)
+            if after == done:
                 break
-        done = end
-        if buffer[start] == comment and layout.is_comment(buffer[start:end]):
+            done = after
+            continue
+        start, done = done, found.end()
+        if buffer[start] == comment and layout.is_comment(buffer[start:done]):
             layout.comments += 1
-            continue
-        if first_column and start + 2 >= end and not buffer[start:end].strip(b"\r\n"):
-            continue
-        add_start(start)
-        add_field(found.start(1))
-        add_raw(found[1])
-    else:
-        done = _skip(layout, buffer, done, len(buffer), line, ended)
+        elif not first_column or start + 2 < done or buffer[start:done].strip(b"\r\n"):
+            add_start(start)
+            add_field(found.start(1))
+            add_raw(found[1])
     part.data = buffer[:done]
     return part, done
 
 
-def _skip(layout: Layout, buffer: bytes, start: int, stop: int, line: int, ended: bool) -> int:
-    """Pass over empty and comment lines; the position of the first line in start..stop that is neither (unfinished), else stop.
+def _pass_over(layout: Layout, buffer: bytes, start: int, line: int, ended: bool) -> int:
+    """End of the empty or comment line at ``start``; ``start`` itself if more bytes must come first.
 
     Raises:
         InputError: a line with too few fields, or at the end of the file a quote that is not closed.
     """
-    while start < stop:
-        found = _LINE.match(buffer, start, stop)
-        if found is None:
-            return start
-        text = found.group().rstrip(b"\r\n")
-        if text and not layout.is_comment(text):
-            number = line + buffer.count(b"\n", 0, start) + 1
-            if b'"' in text:
-                if not ended:
-                    return start  # perhaps the rest of a quoted field is still to come
-                raise InputError(str(layout.path), f"line {number:,}: a quote that is not closed, or too few fields")
+    found = _LINE.match(buffer, start)
+    if found is None:
+        return start
+    text = found.group().rstrip(b"\r\n")
+    if text and not layout.is_comment(text):
+        number = line + buffer.count(b"\n", 0, start) + 1
+        if b'"' not in text:
             raise InputError(str(layout.path), f"line {number:,}: fewer than {layout.position + 1} fields, the label is missing")
-        layout.comments += bool(text)
-        start = found.end()
-    return start
+        if not ended:
+            return start  # perhaps the rest of a quoted field is still to come
+        raise InputError(str(layout.path), f"line {number:,}: a quote that is not closed, or too few fields")
+    layout.comments += bool(text)
+    return found.end()
 
 
 def unquote(raw: bytes) -> bytes:
