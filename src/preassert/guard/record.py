@@ -18,6 +18,7 @@ from preassert.guard.options import Options
 from preassert.guard.site import Call, Outline, Place, current_frames, functional_call, outline, site_of, user_frame
 from preassert.hazards.likely import likely
 from preassert.model import ArgumentInfo, BadElement, Site
+from preassert.report.text import clean, clean_line
 
 _MAX_BLAMED = 10_000  # bad positions looked up in the batch
 
@@ -75,7 +76,7 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
         )
     detail = domain.explain(tensor, bounds)
     if domain.kind == "truth":  # the value is always 0; what was asserted is the message
-        elements, detail = (), named.get("assert_msg") or detail
+        elements, detail = (), clean(named.get("assert_msg") or "") or detail
     minimum, maximum = _extremes(tensor)
     lowest, highest = domain.limits(bounds)
     legal = (*domain.legal(bounds), *options.sentinels)
@@ -96,7 +97,7 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
         highest=highest,
         legal=legal,
         site=site,
-        module=module,
+        module=clean_line(module) if module else None,
         sample=blame.sample(tensor, positions, values) if positions else None,
         likely=likely(
             hazard,

@@ -18,6 +18,7 @@ import torch
 import preassert
 from preassert.guard import blame
 from preassert.model import Site
+from preassert.report.text import clean_line
 
 _OURS = os.path.dirname(os.path.abspath(preassert.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -91,8 +92,9 @@ def _name(code: CodeType) -> str:
 
 
 def make_site(filename: str, line: int, function: str, module_globals: dict[str, Any] | None = None) -> Site:
-    source = linecache.getline(filename, line, module_globals).strip() or None
-    return Site(_short(filename), line, function.replace("<locals>.", ""), source)
+    """The site as people read it: control characters in names and source are shown as escapes."""
+    source = clean_line(linecache.getline(filename, line, module_globals).strip()) or None
+    return Site(clean_line(_short(filename)), line, clean_line(function.replace("<locals>.", "")), source)
 
 
 def _short(filename: str) -> str:
