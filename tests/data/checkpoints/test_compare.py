@@ -181,6 +181,14 @@ def test_ctc(changes: Any, letters: str, expected: Any, tmp_path: Path, edit: An
     assert errors(check(str(tmp_path)).findings) == expected
 
 
+def test_tokens_that_a_ctc_tokenizer_adds_to_itself(tmp_path: Path, edit: Any, write_safetensors: Any) -> None:
+    edit(tmp_path / "config.json", **CTC_CONFIG)
+    edit(tmp_path / "vocab.json", **{"[PAD]": 0, "|": 1, "A": 2, "B": 3})
+    edit(tmp_path / "tokenizer_config.json", bos_token="<s>", eos_token="</s>", pad_token="[PAD]")
+    write_safetensors(tmp_path / "model.safetensors", {"lm_head.weight": (4, 8)})
+    assert [(f.severity, f.hazard, f.values) for f in check(str(tmp_path)).findings] == [("warning", CTC, (4, 5))]
+
+
 def test_text_in_a_multimodal_config(tmp_path: Path, edit: Any, errors: Any, write_safetensors: Any) -> None:
     text = {"model_type": "llama", "vocab_size": 64, "pad_token_id": 64}
     edit(tmp_path / "config.json", model_type="llava", architectures=["LlavaForConditionalGeneration"], text_config=text)

@@ -39,6 +39,7 @@ ADDED = [{"id": 9, "content": "<x>"}]
         ),
         ({"vocab.txt": "[PAD]\n[UNK]\ncaf\u00e9\n\u2028\n".encode()}, 3),
         ({"vocab.txt": b"a\nb"}, 1),
+        ({"vocab.txt": b"the 17\nof 9\n", MAP: as_json({"bos_token": "<s>", "pad_token": "<pad>", "mask_token": "<mask>"})}, 6),
         ({"vocab.txt": b""}, None),
         ({"vocab.txt": b"a\n", "added_tokens.json": as_json({"<x>": 4})}, 4),
         ({"vocab.txt": b"a\n", "tokenizer_config.json": as_json({"added_tokens_decoder": {"6": {"content": "<x>"}}})}, 6),

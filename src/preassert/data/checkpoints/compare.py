@@ -52,6 +52,8 @@ def _tokens(checkpoint: Checkpoint) -> Iterator[Finding]:
                 [number for number, _ in beyond],
                 f"{_name(beyond)} {_given(file, beyond)}; {what} has {bound.size:,} rows ({bound.source})",
                 bound,
+                # no transcript holds the tokens that a CTC tokenizer adds to itself (<s>, </s>)
+                severity="warning" if hazard == CTC and file.implied else "error",
                 fix="train the head with vocab_size=len(tokenizer)" if hazard == CTC else _RESIZE,
             )
 

@@ -22,6 +22,7 @@ _SPECIAL_KEYS = (
 _SENTENCEPIECE = (
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model", "sentencepiece.model", "prophetnet.tokenizer",
 )  # fmt: skip
+_COUNTED = re.compile(r"\S+ \d+")
 # `<|im_start|>`: the form in which chat templates write special tokens
 _TEMPLATE_TOKEN = re.compile(r"<[|｜][^\s<>|｜{}'\"+]{1,60}[|｜]>")
 
@@ -120,14 +121,18 @@ class _Reader:
             self.keep(path, {number: token for token, value in content.items() if (number := whole_number(value)) is not None})
 
     def lines(self) -> None:
-        """vocab.txt: BERT and its kin; the id is the number of the line."""
+        """vocab.txt: BERT and its kin, where the id is the number of the line; or a dictionary of fairseq (PhoBERT, BERTweet)
+        with a count on each line, which begins behind four tokens of its own."""
         path = self.path("vocab.txt")
-        if path is not None:
-            try:
-                lines = io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8")
-                self.keep(path, {number: line.rstrip("\n") for number, line in enumerate(lines)})
-            except UnicodeDecodeError as error:
-                raise InputError(path, f"not UTF-8 (byte {error.start})") from error
+        if path is None:
+            return
+        try:
+            lines = [line.rstrip("\n") for line in io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8")]
+        except UnicodeDecodeError as error:
+            raise InputError(path, f"not UTF-8 (byte {error.start})") from error
+        if lines and all(_COUNTED.fullmatch(line) for line in lines[:100]):
+            lines = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines)]
+        self.keep(path, dict(enumerate(lines)))
 
     def sentencepiece(self) -> None:
         # Beside a vocab.json the pieces have no ids of their own (Marian, M2M100). Some tokenizers shift the ids up by a
