@@ -205,3 +205,9 @@ def test_two_ranks_train_together(run: Run, tmp_path: Path) -> None:
 def test_after_the_first_backward_it_is_too_late_and_says_so(run: Run) -> None:
     done = run("import torch; torch.ones(1, requires_grad=True).sum().backward()\n" + ACTIVATE)
     assert "must be activated before the first backward pass" in done.stderr
+
+
+def test_an_assertion_that_nobody_waited_for_is_printed_at_the_end(run: Run) -> None:
+    done = run(ACTIVATE + "import torch; torch.nn.functional.nll_loss(torch.zeros(2, 3).cuda(), torch.tensor([0, 3]).cuda())")
+    assert done.returncode == 0
+    assert "thread: [1,0,0] Assertion `t >= 0 && t < n_classes` failed." in done.stderr

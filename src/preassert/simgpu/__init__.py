@@ -11,6 +11,7 @@ It is for tests and demonstrations. It says nothing about the speed, the roundin
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ def activate(*, limit_bytes: int | None = None, device_count: int | None = None,
     holder.device = Device(limit_bytes=limit, blocking=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1", device_count=count)
     cuda_api.switch_on()
     _check_engine()
+    atexit.unregister(_finish)
+    atexit.register(_finish)
     if notice:
         write_stderr([NOTICE])
     return holder.device
@@ -97,6 +100,11 @@ def synchronizations() -> int:
 def launches() -> int:
     """How many kernels have been launched since :func:`activate`."""
     return holder.device.launches
+
+
+def _finish() -> None:
+    """At the end of the process: an assertion of a kernel that nobody waited for is still printed."""
+    holder.device.drain()
 
 
 def _environment_integer(name: str) -> int | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ import torch
 from preassert.simgpu.assertions import CHECKS, Check, fault_of
 from preassert.simgpu.cells import HOST_KERNELS
 from preassert.simgpu.device import Device, Kernel, below_every_mode, write_stderr
-from preassert.simgpu.memory import BACKEND, host_tensors, on_device, to_device_label, to_host_label
+from preassert.simgpu.memory import extent_bytes, host_tensors, on_device, to_device_label, to_host_label
 from preassert.simgpu.messages import INVALID_DEVICE, accelerator_error, different_devices_error
 
 aten = torch.ops.aten
@@ -191,7 +192,7 @@ def _enqueue(operator: Operator, args: list[Any], kwargs: dict[str, Any], geomet
     device = holder.device
     outputs, resized = geometry
     for where, shape in resized:
-        _resize(_argument(where, args, kwargs), *shape)
+        _resize(_argument(where, args, kwargs), *shape[:2])
     fresh: list[Any] = []
     hosts: list[torch.Tensor] = []
     for output in outputs:
@@ -420,16 +421,15 @@ def _accept(layout: Any, device: Any) -> None:
         check_ordinal(device.index)
 
 
-def _resize(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], dtype: Any = None) -> None:
+def _resize(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
     """Give ``tensor`` this geometry in place, in new memory when its own is too small."""
-    new, _ = holder.device.allocate(tuple(size), tuple(stride), tensor.dtype)
-    if new.untyped_storage().nbytes() <= tensor.untyped_storage().nbytes():
-        storage = tensor.untyped_storage()
-    else:
-        storage = new.untyped_storage()
-        if tensor.numel():
-            old = tensor.untyped_storage().nbytes() // tensor.element_size()
-            _copy(_flat_view(storage, tensor.dtype, old), _flat_view(tensor.untyped_storage(), tensor.dtype, old))
+    storage = tensor.untyped_storage()
+    if extent_bytes(size, stride, tensor.dtype) > storage.nbytes():
+        grown = holder.device.allocate(tuple(size), tuple(stride), tensor.dtype)[0].untyped_storage()
+        count = storage.nbytes() // tensor.element_size()
+        if count:
+            _copy(_flat_view(grown, tensor.dtype, count), _flat_view(storage, tensor.dtype, count))
+        storage = grown
     aten.set_.source_Storage_storage_offset.redispatch(_CPU, tensor, storage, 0, tuple(size), tuple(stride))
 
 
@@ -540,8 +540,6 @@ _pinned_storages: set[int] = set()
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a CPU tensor in memory that counts as page-locked. A real copy, like CUDA's; nothing is locked."""
-    import weakref
-
     holder.device.raise_if_dead()
     if is_pinned(tensor):
         return tensor
@@ -632,6 +630,3 @@ def register() -> tuple[torch.library.Library, ...]:
         for name in _FACTORIES:
             library.impl(name.removeprefix("aten::"), _SPECIAL[name], "CUDA")
     return (library,)
-
-
-__all__ = ["BACKEND", "Operator", "check_ordinal", "holder", "is_pinned", "pin", "register"]
