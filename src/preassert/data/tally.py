@@ -66,7 +66,7 @@ class Tally:
     # -- input ---------------------------------------------------------------------------------------------------
 
     def prove(self, rows: int, low: int, high: int) -> None:
-        """Count ``rows`` values that statistics of the file show to lie in ``low..high``, none of them null."""
+        """Count ``rows`` values that are known to lie in ``low..high``, none of them null."""
         self.rows += rows
         self.elements += rows
         self._extremes(low, high)

@@ -15,7 +15,7 @@ Covered = Callable[[str, int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Rows that statistics of the file show to be whole numbers in ``low..high``, none of them null."""
+    """Rows known to be whole numbers in ``low..high``, none null: by statistics of the file, or read by the format itself."""
 
     rows: int
     low: int

@@ -13,7 +13,7 @@ from preassert.data.formats.base import Chunk, Covered, Proven, Reader
 from preassert.data.source import Source
 from preassert.lazy import need
 
-_BATCH_ROWS = 1 << 17
+_BATCH_ROWS = 1 << 16
 _BATCH_VALUES = 1 << 22
 _AHEAD_VALUES = 1 << 24  # a row group of more values is not decoded ahead: it would be held whole
 _Batch = tuple[int, dict[str, Any]]
@@ -56,10 +56,15 @@ class ParquetReader(Reader):
                 if not unread:
                     waiting.append((row, rows, dict(proven), ()))
                 elif values > _AHEAD_VALUES:
-                    waiting.append((row, rows, dict(proven), self._read(group, unread, values)))
+                    waiting.append((row, rows, dict(proven), self._read(group, unread, values, covered)))
                 else:
                     waiting.append(
-                        (row, rows, dict(proven), pool.submit(lambda *given: list(self._read(*given)), group, unread, values))
+                        (
+                            row,
+                            rows,
+                            dict(proven),
+                            pool.submit(lambda *given: list(self._read(*given)), group, unread, values, covered),
+                        )
                     )
                 row += rows
                 if len(waiting) > cores:
@@ -67,14 +72,17 @@ class ParquetReader(Reader):
             while waiting:
                 yield from _given(*waiting.popleft())
 
-    def _read(self, group: int, columns: Sequence[str], values: int) -> Iterator[_Batch]:
-        """The batches of one row group: (rows, column -> array) each, of a few million values."""
+    def _read(self, group: int, columns: Sequence[str], values: int, covered: Covered | None) -> Iterator[_Batch]:
+        """The batches of one row group: (rows, column -> array or Proven) each.
+
+        Whole numbers are compared here, on the core that has just decoded them, and what is proven clean is let go.
+        """
         rows = max(1, self.metadata.row_group(group).num_rows)
         size = max(1, min(_BATCH_ROWS, _BATCH_VALUES * rows // max(values, 1)))
         file = self._open(self.metadata)
         roots = list({root_of(self.schema.names, column) for column in columns})
         for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=roots, use_threads=False):
-            yield len(batch), {column: reach(batch, column) for column in columns}
+            yield len(batch), {column: _settle(column, reach(batch, column), covered) for column in columns}
 
     def _count_values(self, group: int, columns: Sequence[str]) -> int:
         """Values in the row group, elements of lists one by one."""
@@ -108,6 +116,15 @@ class ParquetReader(Reader):
             if leaf.path == column and leaf.max_repetition_level == 0:
                 return at
         return None
+
+
+def _settle(column: str, array: Any, covered: Covered | None) -> Any:
+    pa = need("pyarrow", extra="data", purpose="read Parquet files")
+    if covered is None or not len(array) or not pa.types.is_integer(array.type) or array.null_count:
+        return array
+    numbers = array.to_numpy()
+    low, high = int(numbers.min()), int(numbers.max())
+    return Proven(len(array), low, high) if covered(column, low, high) else array
 
 
 def _given(row: int, rows: int, proven: dict[str, Any], batches: Iterable[_Batch] | Future[list[_Batch]]) -> Iterator[Chunk]:
