@@ -51,7 +51,8 @@ def test_a_faulty_call_raises_with_its_fields(faulty: Any) -> None:
     assert violation.site is not None
     assert violation.site.file.endswith("conftest.py")
     assert violation.site.source is not None
-    assert STATE.last is violation
+    assert STATE.last is not None
+    assert STATE.last.to_dict() == violation.to_dict()
     assert str(violation).startswith(faulty.hazard + "\n")
 
 
@@ -188,6 +189,8 @@ def test_max_elements_bounds_the_report() -> None:
         ({"budget": 0.0}, "budget"),
         ({"budget": 1.5}, "budget"),
         ({"max_elements": 0}, "max_elements"),
+        ({"max_violations": -1}, "max_violations"),
+        ({"quarantine": "bad.jsonl"}, "quarantine"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], named: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,25 @@ def test_it_holds_no_tensor_and_no_frame() -> None:
         assert not isinstance(value, Tensor)
         if isinstance(value, (list, tuple)):
             seen.extend(value)
+
+
+@MODES
+def test_what_the_guard_keeps_of_it_does_not_keep_the_batch_alive(mode: str) -> None:
+    """A raised exception holds its frames by the traceback, and they hold the batch."""
+
+    def step() -> None:
+        held.append(weakref.ref(batch := torch.tensor([5])))
+        F.embedding(batch, torch.zeros(5, 1))
+        preassert.flush()
+
+    held: list[weakref.ref[Tensor]] = []
+    with preassert.guard(mode=mode):
+        try:
+            step()
+        except preassert.Violation as violation:
+            assert violation.elements[0].value == 5  # noqa: PT017
+        gc.collect()
+        assert held[0]() is None
 
 
 def test_deferred_and_immediate_say_the_same() -> None:

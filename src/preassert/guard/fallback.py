@@ -30,7 +30,7 @@ class _KernelMode(TorchDispatchMode):
     """Checks the rows of level ``kernel``."""
 
     def __init__(self, targets: Mapping[Any, _Target], check: Callable[..., Any]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._targets = targets
         self._check = check
 

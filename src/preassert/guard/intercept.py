@@ -191,7 +191,7 @@ class _Aside:
 
         self._tracing = torch._C._get_tracing_state()
         if self._tracing is not None:
-            torch._C._set_tracing_state(None)
+            torch._C._set_tracing_state(None)  # type: ignore[attr-defined]  # missing in torch's stubs
         self._modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else None
         if self._modes is not None:
             self._modes.__enter__()
@@ -203,7 +203,7 @@ class _Aside:
         if self._modes is not None:
             self._modes.__exit__(*error)
         if self._tracing is not None:
-            torch._C._set_tracing_state(self._tracing)
+            torch._C._set_tracing_state(self._tracing)  # type: ignore[attr-defined]
 
 
 def verify(

@@ -59,8 +59,7 @@ class Ledger:
     def add(self, violation: Violation, options: Options) -> None:
         """Take a violation in. Announced on stderr at once, so that not even SIGKILL can lose it."""
         with self.lock:
-            STATE.seen += 1
-            STATE.last = violation
+            STATE.note(violation)
             self.counts[violation.hazard, _place(violation)] += violation.count
             self.pending_count += 1
             first = not self.pending
@@ -74,8 +73,7 @@ class Ledger:
     def add_ignored(self, violation: Violation) -> None:
         """Policy ``ignore``: the bad targets have become ``ignore_index``; counted, summarised at the end."""
         with self.lock:
-            STATE.seen += 1
-            STATE.last = violation
+            STATE.note(violation)
             self.ignored += violation.count
             self.counts[violation.hazard, _place(violation)] += violation.count
             new = self.counts[violation.hazard, _place(violation)] == violation.count
@@ -253,7 +251,7 @@ def _add_note(error: BaseException, note: str) -> None:
     if hasattr(error, "add_note"):
         error.add_note(note)
     else:  # Python 3.10 prints no notes; keep it where 3.11 would
-        error.__notes__ = [*getattr(error, "__notes__", []), note]
+        vars(error).setdefault("__notes__", []).append(note)
 
 
 def write_quarantine(violation: Violation, options: Options) -> None:

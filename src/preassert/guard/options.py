@@ -63,6 +63,10 @@ def make_options(
         raise UsageError(f"budget is a share of the step time between 0 and 1, not {budget!r}")
     if max_elements < 1:
         raise UsageError(f"max_elements must be at least 1, not {max_elements!r}")
+    if max_violations is not None and max_violations < 0:
+        raise UsageError(f"max_violations must not be negative, but it is {max_violations!r}")
+    if quarantine is not None and policy != "skip":
+        raise UsageError(f"quarantine names the samples that policy 'skip' leaves out; the policy is {policy!r}")
     return Options(
         mode=mode,  # type: ignore[arg-type]  # checked above
         policy=policy,  # type: ignore[arg-type]

@@ -88,7 +88,9 @@ def site_of(frame: FrameType) -> Site:
 
 
 def _name(code: CodeType) -> str:
-    return code.co_qualname if sys.version_info >= (3, 11) else code.co_name
+    if sys.version_info >= (3, 11):
+        return code.co_qualname
+    return code.co_name
 
 
 def make_site(filename: str, line: int, function: str, module_globals: dict[str, Any] | None = None) -> Site:

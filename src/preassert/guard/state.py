@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 from preassert.errors import Violation
@@ -26,6 +27,11 @@ class State:
         self.budget: Budget | None = None  # of the active options
         self._budgets: dict[float, Budget] = {}
         self.lock = threading.RLock()
+
+    def note(self, violation: Violation) -> None:
+        """Count a violation and keep what it says: a copy, since a traceback holds frames and these hold tensors."""
+        self.seen += 1
+        self.last = copy.copy(violation)
 
     def push(self, options: Options) -> None:
         with self.lock:

@@ -51,8 +51,7 @@ def _settle_bad(fault: Fault, options: Options, *, deferred: bool) -> Tensor:
     mode = "compiled" if fault.at is not None else "deferred" if deferred else "immediate"
     if not deferred or not can_repair(fault):
         violation = record.build(fault, options, mode=mode)
-        STATE.seen += 1
-        STATE.last = violation
+        STATE.note(violation)
         raise violation
     ignoring = options.policy == "ignore" and ignores(fault)
     backward = fault.row.backward or in_backward()
