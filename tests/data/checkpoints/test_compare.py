@@ -229,6 +229,18 @@ def test_findings_name_value_range_and_fix(llama: Path, edit: Any) -> None:
     assert "model.embed_tokens.weight" in finding.message
 
 
+@pytest.mark.parametrize("spelling", ["llama", "./llama", "llama/", "../{parent}/llama"])
+def test_files_are_named_as_the_folder_was(spelling: str, llama: Path, edit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(llama / "config.json", pad_token_id=64)
+    monkeypatch.chdir(llama.parent)
+    folder = spelling.format(parent=llama.parent.name)
+    (finding,) = check(folder).findings
+    assert finding.where.file == ("../" + llama.parent.name + "/" if spelling.startswith("..") else "") + "llama/config.json"
+    monkeypatch.chdir(llama)
+    (finding,) = check(".").findings
+    assert finding.where.file == "config.json"
+
+
 def test_pipelines_of_diffusers(tmp_path: Path, llama: Path, edit: Any, errors: Any) -> None:
     folder = tmp_path / "pipeline"
     (folder / "tokenizer").mkdir(parents=True)

@@ -13,7 +13,7 @@ from preassert.data.checkpoints.compare import findings_of
 from preassert.data.checkpoints.limits import Limits
 from preassert.data.checkpoints.load import Checkpoint, load
 from preassert.data.checkpoints.tie import rules_for
-from preassert.data.rules import Report
+from preassert.data.rules import Report, tidy
 from preassert.data.wording import note
 from preassert.errors import UsageError
 
@@ -41,7 +41,7 @@ def check(path: str, data: Sequence[str] = (), ignore: tuple[int, ...] = (-100,)
         InputError: the folder cannot be listed.
         MissingExtra: a library that the format of the data needs is not installed.
     """
-    parts = [load(folder, tokenizer) for folder, tokenizer in _parts(path)]
+    parts = [load(folder, tokenizer) for folder, tokenizer in _parts(os.path.normpath(path))]
     report = Report(scanned={"checkpoint": [], "files": 0, "tensors": 0})
     for part in parts:
         if not part.files and not part.findings:
@@ -51,6 +51,7 @@ def check(path: str, data: Sequence[str] = (), ignore: tuple[int, ...] = (-100,)
         report.scanned["checkpoint"].append(_summary(part))
         report.scanned["files"] += len(part.files)
         report.scanned["tensors"] += len(part.tensors)
+    report.findings = tidy(report.findings)
     if data:
         _check_data(report, parts[0], data, ignore)
     return report
