@@ -23,6 +23,7 @@ from preassert.guard.learn import (
     caller,
     check,
     example_batch,
+    in_words,
     last_accepted,
     learn,
     leaves_of,
@@ -454,6 +455,13 @@ def test_a_model_on_the_meta_device() -> None:
     contract = learn(model)
     assert (contract.inputs["input_ids"].highest, contract.inputs["labels"].highest) == (49, 4)
     assert "position_ids" in contract.notes[0]  # a buffer whose values are not there
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("input_ids", "input_ids"), ("1", "batch[1]"), ("1.labels", "batch[1].labels"), ("a.0", "a.0")]
+)
+def test_names_in_words(name: str, words: str) -> None:
+    assert in_words(name) == words
 
 
 def test_no_data() -> None:

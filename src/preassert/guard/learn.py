@@ -155,6 +155,12 @@ def leaves_of(batch: Any, prefix: str = "") -> Leaves:
     return found
 
 
+def in_words(name: str) -> str:
+    """The path of an input as it is written in Python, where it begins with a place in a tuple: ``batch[1].labels``."""
+    first, dot, rest = name.partition(".")
+    return f"batch[{first}]{dot}{rest}" if first.isdigit() else name
+
+
 def with_leaves(batch: Any, leaves: Mapping[str, Tensor], prefix: str = "") -> Any:
     """The batch with other tensors in the places of its own; containers keep their types."""
     if isinstance(batch, Tensor) or _is_array(batch):
@@ -767,7 +773,7 @@ class _Offence:
             self.hazard,
             "error",
             Where(file, column=self.name),
-            f"{self.name}: {self.count:,} {noun} outside {self.valid} ({shown}) at {where}; reaches {self.reaches}",
+            f"{in_words(self.name)}: {self.count:,} {noun} outside {self.valid} ({shown}) at {where}; reaches {self.reaches}",
             value=values[0] if values else None,
             values=values,
             valid=self.valid,
@@ -822,7 +828,7 @@ def _in_words(demand: InputContract, model: str) -> Finding:
     """A note that says what one input may be."""
     length = "" if demand.max_length is None else f", rows of at most {demand.max_length:,}"
     reached = ", ".join(dict.fromkeys(f"{use.operator} in {use.module}" if use.module else use.operator for use in demand.uses))
-    message = f"{demand.name} in {demand.valid}{length}" + (f": reaches {reached}" if reached else "")
+    message = f"{in_words(demand.name)} in {demand.valid}{length}" + (f": reaches {reached}" if reached else "")
     return Finding(demand.hazard, "info", Where(model, column=demand.name), message, valid=demand.valid)
 
 
