@@ -23,7 +23,9 @@ _WORD = lazy(r"[Aa]ssertion(?!failure|s(?:[.:,;)\d]|$|were|failed|en|dis|in|are)
 _CUDA_PLACE = lazy(r"block:\[(\d+),(\d+),(\d+)\],?thread:\[(\d+),(\d+),(\d+)\]:?$")
 _XPU_PLACE = lazy(r"globalid:\[(\d+),(\d+),(\d+)\],localid:\[(\d+),(\d+),(\d+)\]:?$")
 _THREAD_PLACE = lazy(r"thread:\[(\d+),(\d+),(\d+)\]:?$")
-_FILE = lazy(r"([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):")
+_FILE = lazy(
+    r"(?<![\w.+\-])([\w.+\-]*\w\.(?:hip\.cpp|cuh|cu|hip|hpp|hh|h|cpp|cc|cxx|c|py|inl|inc|sycl|metal))(?::(\d+)|\((\d+)\)):"
+)
 _NO_FILE = lazy(r"(<frozen[^<>]{0,80}>|<string>|unknown):(\d+):")
 _PATH_CHARS = lazy(r"[\w./\\+~@%=\-]")
 _ROOT = lazy(
@@ -35,7 +37,7 @@ _NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
 _COMMENT = lazy(r"\s*(?://|#|/?\*)")
 _EXPRESSION_CUT = lazy(r"block:\[|[Dd]evice-sideassertion|globalid:\[|Traceback\(most|RuntimeError:")
 _COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
-_SIGNATURE = lazy(r"(\w+)(?:<[^<>]*>)?\((?:[^()]|\([^()]*\))*\)(?:const)?(?:\[with.*\])?$")
+_SIGNATURE = lazy(r"\b(\w+)(?:<[^<>]*>)?\((?:[^()]|\([^()]*\))*\)(?:const)?(?:\[with.*\])?$")
 _KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
 _TORCH_PATH = lazy(
     r"(?:^|[/\\])(?:aten|c10|ATen|THC|THCUNN|torch[/\\](?:csrc|lib)|caffe2|torch-xpu-ops|pytorch)[/\\]|[/\\](?:THC|THCUNN)[/\\]"

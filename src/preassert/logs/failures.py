@@ -445,7 +445,7 @@ def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
             continue
         if what == "cuda" and _has_words_of_the_catalogue(line):
             continue  # but they are only mentioned here
-        if what in ("cuda", "killed", "assertion") and (_CODE.match(line) or _is_quoted_in_prose(line[: match.start()])):
+        if what in ("cuda", "killed", "assertion") and (_CODE.match(line.lstrip()) or _is_quoted_in_prose(line[: match.start()])):
             continue
         return Failure(index, "foreign", None, what not in ("exit",), line, pattern.pattern, what=what, rank=text.rank)
     if graded and text.level in _FOREIGN_LEVELS:
@@ -486,7 +486,7 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
 
 def _is_code(line: str, before: str) -> bool:
     """The words stand in a string or a comment of source code (also as grep prints it)."""
-    if not _CODE.match(line):
+    if not _CODE.match(line.lstrip()):
         return False
     if re.search(r"(?:^|\s)(?://|#)", before):
         return True
@@ -502,7 +502,7 @@ def _is_quoted_in_prose(before: str) -> bool:
 
 def _host_strength(before: str, mention: bool, prose: bool) -> int:
     if prose or mention:
-        return 0 if mention and not _CLASS.search(before) else 1
+        return 0 if mention and not _CLASS.search(before[-300:]) else 1
     stripped = before.strip()
     if not stripped or _CLASS.search(before[-200:]) or re.search(r"(?:Error|Exception)['\"(:\s]{1,4}$", before):
         return 2

@@ -50,7 +50,7 @@ _SEGMENT_WORTH = lazy(r"[Aa]ssert|rror|block: \[|Traceback|xception|failed")
 _QUOTE = lazy(r"^(?:\s{0,8}(?:[>│┃║❯]|\|(?=\s|$))[ \t]?)+")
 _BOLD = lazy(r"(?<!\*)\*\*(?!\*)")
 _QUOTE_CHARS = frozenset(" \t>│┃║❯|")
-_BOX_END = lazy(r"\s*[│┃║|]\s*$")
+_BOX_END = "│┃║|"
 
 _TIME = r"\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?"
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?"
@@ -204,7 +204,9 @@ def _messages(data: Any, depth: int) -> Iterator[str]:
 def _strip(line: int | None, shown: str, rank: int | None, level: str | None, cell: int | None) -> Text:
     text = shown
     if text[:1] in _QUOTE_CHARS and (quote := _QUOTE.match(text)):
-        text = _BOX_END.sub("", text[quote.end() :])
+        text = text[quote.end() :].rstrip()
+        if text[-1:] in _BOX_END:
+            text = text[:-1].rstrip()
     if "**" in text:
         text = _BOLD.sub("", text)
     for _ in range(8):
