@@ -27,6 +27,7 @@ class ParquetReader(Reader):
         self._file = self._open()
         self.metadata = self._file.metadata
         self.schema = self._file.schema_arrow
+        self._leaf_of: dict[str, int | None] = {}
 
     def _open(self, metadata: Any = None) -> Any:
         parquet = need("pyarrow.parquet", extra="data", purpose="read Parquet files")
@@ -52,7 +53,7 @@ class ParquetReader(Reader):
                 rows = self.metadata.row_group(group).num_rows
                 proven = {column: proof for column in columns if covered and (proof := self._prove(group, column, covered))}
                 unread = [column for column in columns if column not in proven]
-                values = self._count_values(group, unread)
+                values = self._count_values(group, unread) if unread else 0
                 if not unread:
                     waiting.append((row, rows, dict(proven), ()))
                 elif values > _AHEAD_VALUES:
@@ -93,10 +94,10 @@ class ParquetReader(Reader):
 
     def _prove(self, group: int, column: str, covered: Covered) -> Proven | None:
         """Whether statistics alone show every value of the row group to be a legal whole number."""
-        row_group = self.metadata.row_group(group)
         at = self._leaf(column)
         if at is None:
             return None
+        row_group = self.metadata.row_group(group)
         chunk = row_group.column(at)
         statistics = chunk.statistics
         if statistics is None or chunk.physical_type not in ("INT32", "INT64"):
@@ -110,6 +111,11 @@ class ParquetReader(Reader):
 
     def _leaf(self, column: str) -> int | None:
         """Index of the column chunk of a flat column; None for lists, whose values are more than their rows."""
+        if column not in self._leaf_of:
+            self._leaf_of[column] = self._find_leaf(column)
+        return self._leaf_of[column]
+
+    def _find_leaf(self, column: str) -> int | None:
         schema = self._file.schema
         for at in range(len(schema)):
             leaf = schema.column(at)
