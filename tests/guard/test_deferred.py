@@ -68,7 +68,8 @@ def test_a_faulty_call_is_recorded_and_raised_at_the_end(faulty: Any) -> None:
 def test_where_nothing_can_stand_in_it_is_raised_on_the_spot() -> None:
     reached = False
     with pytest.raises(preassert.Violation) as caught, preassert.guard(mode="deferred"):  # noqa: PT012
-        torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), torch.tensor([0, 9]), torch.ones(2), size=(2, 2))
+        crow, columns = torch.tensor([0, 1, 2]), torch.tensor([0, 9])
+        torch.sparse_csr_tensor(crow, columns, torch.ones(2), size=(2, 2), check_invariants=True)
         reached = True
     assert (reached, caught.value.mode) == (False, "immediate")
     assert caught.value.elements[0].value == 9
