@@ -25,6 +25,11 @@ from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard.intercept import Bound, bind_row, overload_of
 
+# Older CPU kernels are no judges: they crash on, or accept, some of what later ones refuse (docs/compatibility.md).
+pytestmark = pytest.mark.skipif(
+    tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 13), reason="written against torch 2.13"
+)
+
 CASES = int(os.environ.get("PREASSERT_ORACLE_CASES", "60"))
 COUNTS = os.environ.get("PREASSERT_ORACLE_COUNTS")
 CALLS_PER_EXAMPLE = 20  # an example of hypothesis costs more than a call: each is the seed of this many
