@@ -175,6 +175,12 @@ _PYTEST_ERROR = lazy(r"^E {2,}")
 _REPORTING = frozenset(
     ("exception", "error", "failed", "failure", "caught", "with", "raised", "got", "by", "reason", "message", "hit")
 )
+_USUAL = frozenset(f"{name}: CUDA error: device-side assert triggered" for name in ("RuntimeError", "torch.AcceleratorError"))
+_HINT_STARTS = (
+    "CUDA kernel errors might be asynchronously",
+    "For debugging consider passing",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+)
 _PLAIN_EXCEPTIONS = ("RuntimeError: CUDA error: ", "torch.AcceleratorError: CUDA error: ", "CUDA error: ")
 HINT = lazy(
     r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously"
@@ -394,6 +400,13 @@ def _violation(text: Text, index: int) -> Failure | None:
     return Failure(index, "host", match.group(1), True, text.text, _VIOLATION.pattern, rank=text.rank)
 
 
+def _holds_no_failure(line: str) -> bool:
+    """The lines that most logs are full of, told without a pattern: hints below an error, and assertions alone on their line."""
+    if line.startswith(_HINT_STARTS):
+        return len(line) < 160
+    return line.endswith("failed.") and "block: [" in line and "Error" not in line and "error" not in line
+
+
 def _matching(line: str) -> Iterator[tuple[_Rule, re.Match[str]]]:
     for rule in _rules():
         if not rule.literals or any(literal in line for literal in rule.literals):
@@ -413,6 +426,12 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
         violation = _violation(text, index)
         if violation is not None:
             yield violation
+            return
+    if across is None:
+        if line in _USUAL:
+            yield Failure(index, "device", UNLOCATED, True, line, rank=text.rank)
+            return
+        if _holds_no_failure(line):
             return
     for rule, match in _matching(line):
         if _TEST_STATUS.search(line):
