@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import preassert
 from preassert.guard.fallback import ModeInstallation
 
-_STEP_ROUNDS = 15
+_STEP_ROUNDS = 10
 _CALL_ROUNDS = 40
 
 
@@ -180,7 +180,7 @@ def measure_step(name: str, step: Callable[[], None]) -> list[dict[str, Any]]:
         "deferred": _guarded("deferred"),
         "mode": _dispatch_mode,
     }
-    times = take_turns(step, contenders, rounds=_STEP_ROUNDS, repeats=2)
+    times = take_turns(step, contenders, rounds=_STEP_ROUNDS, repeats=8)
     rival = _ratio(times["mode"], times["plain"])
     return [
         {

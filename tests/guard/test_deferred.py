@@ -65,11 +65,16 @@ def test_a_faulty_call_is_recorded_and_raised_at_the_end(faulty: Any) -> None:
     assert (LEDGER.pending, LEDGER.counts) == ([], {})
 
 
-def test_where_nothing_can_stand_in_it_is_raised_on_the_spot() -> None:
+def compressed() -> Tensor:
+    crow, columns = torch.tensor([0, 1, 2]), torch.tensor([0, 9])
+    return torch.sparse_csr_tensor(crow, columns, torch.ones(2), size=(2, 2), check_invariants=True)
+
+
+@pytest.mark.parametrize("call", [compressed, lambda: F.embedding(torch.tensor([9]), torch.zeros(0, 2))])
+def test_where_nothing_can_stand_in_it_is_raised_on_the_spot(call: Callable[[], Tensor]) -> None:
     reached = False
     with pytest.raises(preassert.Violation) as caught, preassert.guard(mode="deferred"):  # noqa: PT012
-        crow, columns = torch.tensor([0, 1, 2]), torch.tensor([0, 9])
-        torch.sparse_csr_tensor(crow, columns, torch.ones(2), size=(2, 2), check_invariants=True)
+        call()
         reached = True
     assert (reached, caught.value.mode) == (False, "immediate")
     assert caught.value.elements[0].value == 9

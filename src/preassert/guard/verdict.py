@@ -48,8 +48,9 @@ def judge(fault: Fault, options: Options) -> Tensor | None:
 
 
 def _settle_bad(fault: Fault, options: Options, *, deferred: bool) -> Tensor:
+    deferred = deferred and can_repair(fault)
     mode = "compiled" if fault.at is not None else "deferred" if deferred else "immediate"
-    if not deferred or not can_repair(fault):
+    if not deferred:
         violation = record.build(fault, options, mode=mode)
         STATE.note(violation)
         raise violation
