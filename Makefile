@@ -22,6 +22,7 @@ test: $(STAMP) lint
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/build_catalogue.py --check
 
 bench: $(STAMP)
 	$(BIN)/python bench/run.py

@@ -33,7 +33,8 @@ def write_log(path: Path, size_bytes: int, assertions: int, seed: int = 1) -> No
     """A log of about ``size_bytes``: bursts of a hundred assertions among lines of an ordinary training, then a traceback."""
     rng = random.Random(seed)
     ordinary = [
-        f"2025-03-02 09:{rng.randrange(60):02}:{rng.randrange(60):02} INFO  epoch {rng.randrange(99)} step {rng.randrange(99999)} "
+        f"2025-03-02 09:{rng.randrange(60):02}:{rng.randrange(60):02} INFO  epoch {rng.randrange(99)} "
+        f"step {rng.randrange(99999)} "
         f"loss {rng.random() * 3:.4f} lr 1.0e-04 grad_norm {rng.random():.3f} tokens/s {rng.randrange(99999)}\n".encode()
         for _ in range(5000)
     ]

@@ -31,7 +31,28 @@ _HOMES = {
     "mask_targets": "preassert.labels",
 }
 
-__all__ = ["__version__", *_HOMES]
+
+# a literal, for type checkers; a test holds it equal to the table above
+__all__ = [
+    "InputError",
+    "LabelMap",
+    "MissingExtra",
+    "PreassertError",
+    "UsageError",
+    "Violation",
+    "__version__",
+    "check",
+    "clamp_targets",
+    "explain",
+    "flush",
+    "guard",
+    "install",
+    "install_excepthook",
+    "mask_targets",
+    "safe_compute_loss_inputs",
+    "uninstall",
+    "validate_classification_targets",
+]
 
 if TYPE_CHECKING:
     from preassert.contracts.plain import safe_compute_loss_inputs, validate_classification_targets

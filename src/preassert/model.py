@@ -72,7 +72,8 @@ class Where:
     ids: tuple[int | str, ...] = ()  # ids of annotations (COCO)
 
     def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items() if value not in (None, ())}
+        filled = {key: value for key, value in asdict(self).items() if value not in (None, ())}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in filled.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ def test_the_check_can_fail(room: str, source: str) -> None:
     assert faults(room, source)
 
 
+RATINGS = "CASES + '/data/001-csv-stars-one-to-five/ratings.csv'"
+
 TORCH_FREE = {
     "import": "import preassert",
     "help": "from preassert.cli import main; main(['--help'])",
@@ -91,8 +93,8 @@ TORCH_FREE = {
     "hazards": "from preassert.cli import main; main(['hazards'])",
     "hazard": "from preassert.cli import main; main(['hazards', 'target-out-of-range'])",
     "explain": "from preassert.cli import main; main(['explain', '--json', CASES + '/logs/042-position-ids-printed.log'])",
-    "check": "from preassert.cli import main; main(['check', CASES + '/data/001-csv-stars-one-to-five/ratings.csv', '--column', 'stars', '--classes', '5'])",
-    "remap": "from preassert.cli import main; main(['remap', CASES + '/data/001-csv-stars-one-to-five/ratings.csv', '--column', 'stars', '--dry-run'])",
+    "check": f"from preassert.cli import main; main(['check', {RATINGS}, '--column', 'stars', '--classes', '5'])",
+    "remap": f"from preassert.cli import main; main(['remap', {RATINGS}, '--column', 'stars', '--dry-run'])",
     "labels": "from preassert import LabelMap; LabelMap().fit_transform(['b', 'a'])",
     "targets": "from preassert import safe_compute_loss_inputs; safe_compute_loss_inputs(3, [0, 1, 2])",
 }
@@ -115,3 +117,9 @@ def test_torch_is_not_imported(code: str) -> None:
 
 def test_the_torch_check_can_fail() -> None:
     assert loads_torch("from preassert import guard")
+
+
+def test_public_names_stand_in_both_tables() -> None:
+    import preassert
+
+    assert sorted(preassert.__all__) == sorted(["__version__", *preassert._HOMES])

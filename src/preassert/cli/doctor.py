@@ -37,7 +37,11 @@ def main(argv: Sequence[str]) -> int:
 
     lazy.need("torch", extra="torch", purpose="test the guard")
     report: dict[str, Any] = {"schema": SCHEMA, "environment": environment(), "self_test": [], "problems": []}
-    tell = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
+
+    def tell(text: str) -> None:
+        if not options.json:
+            print(text, flush=True)
+
     tell(environment_text(report["environment"]))
     for device in options.device or _devices():
         for entry in _self_test(device, compiled=not options.no_compile):
@@ -101,7 +105,8 @@ def _reason(how: str) -> str:
 def _driver() -> str | None:
     import torch
 
-    version = torch._C._cuda_getDriverVersion()  # 12040 is 12.4
+    internals: Any = torch._C  # CPU builds do not declare it
+    version = internals._cuda_getDriverVersion()  # 12040 is 12.4
     return f"supports CUDA {version // 1000}.{version % 1000 // 10}"
 
 

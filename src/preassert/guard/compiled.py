@@ -13,6 +13,7 @@ AOTInductor packages).
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 import sys
@@ -256,7 +257,8 @@ def select_guarded() -> Any:
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    if isinstance(V.graph, GraphLowering):
+    graph: Any = V.graph
+    if isinstance(graph, GraphLowering):
         return select_decomp_table()  # lowering asks which operators can have a fallback kernel: tracing is over
     known = dict(select_decomp_table())
     known.update({overload: _decomposition(row, overload, known.get(overload)) for row, overload in targets()})
@@ -266,8 +268,9 @@ def select_guarded() -> Any:
 @contextmanager
 def guarded_decompositions() -> Iterator[None]:
     """Within the block, what inductor compiles is guarded."""
-    from torch._inductor import compile_fx, config
+    from torch._inductor import config
 
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     select = compile_fx.select_decomp_table
     _operator()
     compile_fx.select_decomp_table = select_guarded
@@ -319,7 +322,7 @@ _wrapped: Any = None
 def hook() -> None:
     """Guard what torch.compile hands to inductor from now on. Imports nothing of inductor until something is compiled."""
     global _wrapped
-    backend = getattr(torch, "_TorchCompileInductorWrapper", None)
+    backend: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
     if backend is None or _wrapped is not None:
         return
     _wrapped = original = backend.__call__
@@ -338,7 +341,8 @@ def hook() -> None:
 def unhook() -> None:
     global _wrapped
     if _wrapped is not None:
-        torch._TorchCompileInductorWrapper.__call__ = _wrapped
+        backend: Any = torch._TorchCompileInductorWrapper
+        backend.__call__ = _wrapped
         _wrapped = None
         TRACED.clear()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -98,7 +99,7 @@ PLANTS: tuple[Plant, ...] = (
         "ctc-target-invalid",
         [[1, 4]],
         (-1, 5, 255),
-        lambda t: F.ctc_loss(_t(t, 6, 1, 5).log_softmax(-1), t, (6,), (2,)),
+        lambda t: F.ctc_loss(_t(t, 6, 1, 5).log_softmax(-1), t, (6,), (2,)),  # type: ignore[arg-type]  # takes lengths on the host
         compiles=False,  # torch.compile breaks the graph there, guarded or not; the eager kernel then runs
     ),
     Plant("indexing", "tensor[index]", INDEX, [0, -5], (-6, 5, 255), lambda i: _t(i, 5, 2)[i]),
@@ -145,7 +146,7 @@ PLANTS: tuple[Plant, ...] = (
         "invalid-pooling-index",
         [[[[0, 3], [8, 15]]]],
         (-1, 16, 255),
-        lambda i: F.max_unpool2d(_t(i, 1, 1, 2, 2), i, 2),
+        lambda i: F.max_unpool2d(_t(i, 1, 1, 2, 2), i, [2, 2]),
     ),
 )
 
@@ -172,9 +173,13 @@ def check_mode(mode: Mode, device: str = "cpu", plants: Iterable[Plant] = PLANTS
             yield from _check_compiled(where, [plant for plant in chosen if plant.compiles])
             return
         for plant in chosen:
-            yield _outcome(plant, mode, None, lambda plant=plant: plant.run(plant.tensor(where)))
+            yield _outcome(plant, mode, None, partial(_run, plant, where))
             for value in plant.bad:
-                yield _outcome(plant, mode, value, lambda plant=plant, value=value: plant.run(plant.tensor(where, value)))
+                yield _outcome(plant, mode, value, partial(_run, plant, where, value))
+
+
+def _run(plant: Plant, where: torch.device, value: Any = None) -> Tensor:
+    return plant.run(plant.tensor(where, value))
 
 
 def _check_compiled(where: torch.device, plants: list[Plant]) -> Iterator[Outcome]:
@@ -195,7 +200,7 @@ def _check_compiled(where: torch.device, plants: list[Plant]) -> Iterator[Outcom
     for number, plant in enumerate(plants):
         for value in plant.bad:
             spoilt = [*clean[:number], plant.tensor(where, value), *clean[number + 1 :]]
-            yield _outcome(plant, "compiled", value, lambda spoilt=spoilt: compiled(spoilt))
+            yield _outcome(plant, "compiled", value, partial(compiled, spoilt))
 
 
 def _outcome(plant: Plant, mode: Mode, value: Any, call: Callable[[], Any]) -> Outcome:
@@ -239,7 +244,7 @@ def check_model(model: Callable[..., Any], inputs: Any) -> list[Outcome]:
         ((), dict(inputs)) if isinstance(inputs, dict) else ((inputs,), {}) if isinstance(inputs, Tensor) else (inputs, {})
     )
     named = {**{f"argument {number}": value for number, value in enumerate(args)}, **kwargs}
-    outcomes = []
+    outcomes: list[Outcome] = []
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.numel() == 0:
             continue
