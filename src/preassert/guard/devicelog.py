@@ -66,7 +66,9 @@ class DeviceLog:
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._buffers:
-            self._buffers[dtype] = torch.tensor([[1], [0]], dtype=dtype, device=self.device).repeat(1, _SLOTS)
+            # made on the device: a copy from the host would synchronise
+            self._buffers[dtype] = torch.zeros((2, _SLOTS), dtype=dtype, device=self.device)
+            self._buffers[dtype][0].fill_(1)
         return self._buffers[dtype]
 
     def check(self, fault: Fault, options: Options, capturing: bool) -> Tensor | None:
