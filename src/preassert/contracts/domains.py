@@ -26,7 +26,7 @@ Case = tuple["int | None", Tensor, Bounds]  # place in a list argument (or None)
 
 def extent(tensor: Tensor, dim: int) -> int:
     """Size of dimension ``dim``; a 0-d tensor counts as one element."""
-    return 1 if tensor.dim() == 0 else int(tensor.size(dim))
+    return int(tensor.shape[dim]) if tensor.dim() else 1
 
 
 def is_integral(tensor: Tensor) -> bool:

@@ -38,11 +38,10 @@ def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...
             return True
         values: Any = tensor.tolist()
         dims = tensor.dim()
-        if dims == 0:
-            values = [values]
-        while dims > 1:
-            values = functools.reduce(operator.iadd, values, [])
-            dims -= 1
+        if dims != 1:
+            values = [values] if dims == 0 else values
+            for _ in range(dims - 1):
+                values = functools.reduce(operator.iadd, values, [])
         if lowest <= min(values) and max(values) <= highest:
             return True
         return bool(legal) and all(lowest <= value <= highest or value in legal for value in values)

@@ -29,6 +29,7 @@ from preassert.guard.site import user_line
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
+_NO_KEYWORDS: dict[str, Any] = {}
 # guard.compiled puts ``insert`` here: how a composition is checked that is being traced for inductor
 TRACED: list[Callable[..., Any]] = []
 _PLAIN = torch.Tensor.__torch_dispatch__
@@ -116,6 +117,21 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
     function_modes = torch._C._len_torch_function_stack
     plain = torch.Tensor
 
+    def shortest(keyset: Any, *args: Any) -> Any:
+        """For operators without keyword-only arguments and without guarded ones inside."""
+        if COVER.active:
+            return call(keyset, *args)
+        try:
+            tensor, lowest, highest, legal = fetch(args, _NO_KEYWORDS)
+            short_way = type(tensor) is plain and tensor.is_cpu and not function_modes()
+            fine = short_way and index_holds(tensor, lowest, highest, legal)
+        except _MALFORMED:
+            return call(keyset, *args)
+        if fine:
+            return call(keyset, *args)
+        args, _ = verify(row, overload, bounds, args, {})
+        return call(keyset, *args)
+
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
@@ -135,7 +151,8 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
         finally:
             COVER.active = False
 
-    return guarded
+    has_keywords = any(argument.kwarg_only for argument in overload._schema.arguments)
+    return guarded if covers or has_keywords else shortest
 
 
 def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
