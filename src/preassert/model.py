@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Severity = Literal["error", "warning", "info"]
 Role = Literal["cause", "echo", "context"]
@@ -16,8 +16,7 @@ EXIT_MISSING_EXTRA = 3
 EXIT_DATAERR = 65  # sysexits.h EX_DATAERR: the data is wrong, running again cannot help
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """The place in the user's code where an operator was called."""
 
     file: str
@@ -30,8 +29,7 @@ class Site:
         return f"{place}: {self.source}" if self.source else place
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentInfo:
+class ArgumentInfo(NamedTuple):
     """Name, dtype and shape of one tensor argument of a call."""
 
     name: str
@@ -42,16 +40,14 @@ class ArgumentInfo:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class BadElement:
+class BadElement(NamedTuple):
     """One offending value at its position in the tensor that the user passed."""
 
     position: tuple[int, ...]
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """Which samples of the data set the bad elements came from, or why that is not known."""
 
     indices: tuple[int, ...] = ()

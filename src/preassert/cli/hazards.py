@@ -14,8 +14,8 @@ from typing import Any
 
 from preassert import hazards
 from preassert.errors import UsageError
-from preassert.hazards import Hazard, Printed
 from preassert.hazards.find import Match, find
+from preassert.hazards.records import Hazard, Printed
 from preassert.report.text import clean_line
 
 SUMMARY = "list the kinds of fault, or explain one"

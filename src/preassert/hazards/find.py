@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from preassert.hazards import Hazard, Printed, get, slugs
+from preassert.hazards import get, slugs
+from preassert.hazards.records import Hazard, Printed
 
 # Placeholders in recorded expressions -> what is printed in their place.
 _PLACEHOLDERS = {"tmpN": r"tmp\w+", "SIZE": r"[\w +*]+", "1 + ks0": r"[\w +*]*ks\d+[\w +*]*", "[MIN, MAX]": r"\[.*\]"}
