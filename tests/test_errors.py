@@ -150,8 +150,8 @@ def test_the_other_errors() -> None:
     assert str(error) == "labels.csv: row 3 has two columns"
     again = pickle.loads(pickle.dumps(error))
     assert (again.file, again.reason) == (error.file, error.reason)
-    missing = MissingExtra("duckdb", extra="data", purpose="read Parquet files")
+    missing = MissingExtra("pyarrow", extra="data", purpose="read Parquet files")
     assert isinstance(missing, ImportError)
-    assert str(missing) == "duckdb is needed to read Parquet files: pip install 'preassert[data]'"
+    assert str(missing) == "pyarrow is needed to read Parquet files: pip install 'preassert[data]'"
     copied = pickle.loads(pickle.dumps(missing))
     assert (str(copied), copied.extra) == (str(missing), "data")

@@ -240,7 +240,7 @@ PROBABILITY = "probability-outside-unit-interval"
 
 
 def facts() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (HERE / "asserts.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (HERE.parent / "facts" / "asserts.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def base(file: str) -> str:

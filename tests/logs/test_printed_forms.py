@@ -153,7 +153,8 @@ def test_operator_and_argument_of_every_record() -> None:
     assert wrong == []
 
 
-FACTS = [json.loads(line) for line in (Path(__file__).parent / "asserts.jsonl").read_text(encoding="utf-8").splitlines()]
+_FACTS_FILE = Path(__file__).parents[1] / "facts" / "asserts.jsonl"
+FACTS = [json.loads(line) for line in _FACTS_FILE.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_fact_is_in_the_catalogue() -> None:
