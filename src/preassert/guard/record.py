@@ -60,64 +60,57 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
             argument = f"{argument}[{place}]" if len(siblings) > 1 else argument
             infos += (describe(argument, tensor),)
 
-    mask = bad_mask(domain, tensor, bounds, options.sentinels)
-    elements: tuple[BadElement, ...] = ()
-    count, distinct, positions, values = 1, (), [], []
-    if (mask.shape == tensor.shape and tensor.dim() > 0) or tensor.numel() == 1:
-        flat_mask = mask.reshape(-1)
-        found = flat_mask.nonzero().reshape(-1)
-        count = int(found.numel())
-        positions = found[:_MAX_BLAMED].tolist()
-        values = tensor.reshape(-1)[found[:_MAX_BLAMED]].tolist()
-        distinct = tuple(_distinct(values))
-        elements = tuple(
-            BadElement(unravel(position, shape), value)
-            for position, value in zip(positions[: options.max_elements], values, strict=False)
-        )
+    count, positions, values = _bad_elements(tensor, bad_mask(domain, tensor, bounds, options.sentinels))
+    elements = tuple(
+        BadElement(unravel(position, shape), value)
+        for position, value in zip(positions[: options.max_elements], values, strict=False)
+    )
     detail = domain.explain(tensor, bounds)
     if domain.kind == "truth":  # the value is always 0; what was asserted is the message
         elements, detail = (), clean(named.get("assert_msg") or "") or detail
     minimum, maximum = _extremes(tensor)
     lowest, highest = domain.limits(bounds)
-    legal = (*domain.legal(bounds), *options.sentinels)
-    hazard = fault.hazard
+    numbers: dict[str, Any] = {
+        "argument": argument,
+        "count": count,
+        "total": int(tensor.numel()),
+        "minimum": minimum,
+        "maximum": maximum,
+        "lowest": lowest,
+        "highest": highest,
+        "legal": (*domain.legal(bounds), *options.sentinels),
+        "call": name,
+    }
     return Violation(
-        hazard,
+        fault.hazard,
+        **numbers,
         operator=row.operator,
-        call=name,
-        argument=argument,
         valid=domain.valid(bounds),
         arguments=infos,
         elements=elements,
-        count=count,
-        total=int(tensor.numel()),
-        minimum=minimum,
-        maximum=maximum,
-        lowest=lowest,
-        highest=highest,
-        legal=legal,
         site=site,
         module=clean_line(module) if module else None,
         sample=blame.sample(tensor, positions, values) if positions else None,
         likely=likely(
-            hazard,
-            argument=argument,
-            count=count,
-            total=int(tensor.numel()),
-            minimum=minimum,
-            maximum=maximum,
-            lowest=lowest,
-            highest=highest,
-            legal=legal,
-            distinct=distinct,
+            fault.hazard,
+            **numbers,
+            distinct=tuple(_distinct(values)),
             num_classes=None if highest is None else int(highest) + 1,
-            call=name,
             parameter=module.rpartition(".")[2] if module else None,
         ),
         detail=detail,
         mode=mode,
         rank=rank(),
     )
+
+
+def _bad_elements(tensor: Tensor, mask: Tensor) -> tuple[int, list[int], list[Any]]:
+    """How many elements are bad, and the flat positions and values of the first of them; no elements for a fault of the whole."""
+    if not (mask.shape == tensor.shape and tensor.dim() > 0) and tensor.numel() != 1:
+        return 1, [], []
+    found = mask.reshape(-1).nonzero().reshape(-1)
+    first = found[:_MAX_BLAMED]
+    return int(found.numel()), first.tolist(), tensor.reshape(-1)[first].tolist()
 
 
 def rank() -> int | None:
