@@ -251,6 +251,40 @@ class TestFixes:
         assert main(shlex.split(finding["fix"])[1:]) == 0
         assert main(["check", "c.remapped.json", "--classes", "2"]) == 0
 
+    def test_remap_of_a_table_without_a_header(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        (tmp_path / "b.csv").write_text("a,1\nb,2\n")
+        argv = ["--no-header", "--column", "1", "--classes", "2"]
+        (finding,) = [f for f in report(capsys, "b.csv", *argv)["findings"] if f["severity"] == "error"]
+        assert main(shlex.split(finding["fix"])[1:]) == 0
+        assert (tmp_path / "b.remapped.csv").read_text() == "a,0\nb,1\n"
+        assert main(["check", "b.remapped.csv", *argv]) == 0
+
+    @pytest.mark.parametrize("target", ["masks", "masks/", ".", "masks/a.png"])
+    def test_remap_of_masks(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+    ) -> None:
+        import numpy as np
+        from PIL import Image
+
+        (tmp_path / "masks").mkdir()
+        for name in ("a.png", "b.png"):
+            Image.fromarray(np.array([[0, 7], [9, 255]], np.uint8)).save(tmp_path / "masks" / name)
+        if target == ".":
+            monkeypatch.chdir(tmp_path / "masks")
+        argv = ["--classes", "3", "--ignore-index", "255"]
+        findings = [f for f in report(capsys, target, *argv)["findings"] if f["severity"] == "error"]
+        (command,) = {finding["fix"].partition(": ")[2] for finding in findings}
+        words = shlex.split(command)
+        assert main(words[1:]) == 0
+        assert main(["check", words[words.index("-o") + 1], *argv]) == 0
+
+    def test_a_labels_json_that_is_no_map_is_left_alone(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        (tmp_path / "labels.json").write_text("[]")
+        (tmp_path / "b.csv").write_text("label\n1\n2\n")
+        (finding,) = [f for f in report(capsys, "b.csv", "--classes", "2")["findings"] if f["severity"] == "error"]
+        assert main(shlex.split(finding["fix"])[1:]) == 0
+        assert (tmp_path / "labels.json").read_text() == "[]"
+
 
 class TestConfiguration:
     def test_pyproject_fills_what_is_not_given(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preassert import hazards
-from preassert.hazards.likely import likely
+from preassert.hazards.likely import REMAP, likely
 
 NAN, INF = math.nan, math.inf
 TARGET, EMBEDDING, INDEX, GATHER = (
@@ -37,12 +37,21 @@ def ids(low: int, high: int, rows: int, **more: Any) -> tuple[str, dict[str, Any
 
 STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     # labels
-    "labels 1..C": (target(1, 5, 5, count=1, total=4), "labels start at 1; subtract 1"),
+    "labels 1..C": (
+        target(1, 5, 5, count=1, total=4),
+        "labels start at 1; subtract 1, or make them 0..K-1: preassert remap FILE --column LABEL -o OUT --map labels.json",
+    ),
     "labels 1..C, seen": (target(1, 5, 5, distinct=[5]), "labels start at 1; subtract 1"),
-    "only C": (target(0, 5, 5, count=1, total=4), "labels start at 1, or num_classes is one too small"),
+    "only C beside 0": (target(0, 5, 5, count=1, total=4), "num_classes is one too small, or 5 is a stray label"),
+    "only C beside 0, seen": (target(0, 5, 5, distinct=[5]), "num_classes is one too small, or 5 is a stray label"),
+    "only C of many": (target(0, 1000, 1000, distinct=[1000]), "num_classes is one too small, or 1000 is a stray label"),
     "only C, few labels in the batch": (target(3, 5, 5, distinct=[5]), "labels start at 1, or num_classes is one too small"),
     "only C beside ignored": (target(-100, 5, 5, distinct=[5]), "labels start at 1, or num_classes is one too small"),
-    "C and C+1": (target(0, 6, 5, distinct=[5, 6]), "gaps"),
+    "C and C+1": (target(0, 6, 5, distinct=[5, 6]), f"class ids have gaps ({REMAP}), or num_classes is smaller"),
+    "gaps, file known": (
+        target(0, 6, 5, distinct=[5, 6], remap="preassert remap a.csv"),
+        "class ids have gaps (preassert remap a.csv)",
+    ),
     "C inferred but more is known": (target(0, 6, 5, distinct=[5]), "gaps"),
     "void": (
         target(0, 255, 21, distinct=[255]),
@@ -64,10 +73,16 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     "far off, seen in the maximum": (target(0, 900, 5, distinct=[5, 6], count=9, total=100), "a few labels do not belong"),
     "far off, few": (target(0, 900, 5, distinct=[900], count=1, total=100), "a few labels do not belong"),
     "int8": (target(-128, 100, 200, distinct=[-128, -56]), "wrapped round in an int8"),
+    "int8, known": (target(-128, 100, 200, distinct=[-128, -56], signed_bits=8), "ids of 128 and more wrapped round in int8"),
+    "int16": (ids(-15279, 900, 50257, distinct=[-15279], signed_bits=16), "ids of 32,768 and more wrapped round in int16"),
+    "int16 is wide enough": (ids(-7, 900, 1000, distinct=[-7], signed_bits=16), "negative ids"),
+    "int16 holds -1": (ids(-1, 900, 50257, distinct=[-1], signed_bits=16), "-1 is used as padding"),
+    "int32, the ids would fit": (target(-3, 150, 200, distinct=[-3], signed_bits=32), "negative values mark missing labels"),
     "not int8": (target(-3, 4, 5, distinct=[-3, -2]), "negative values mark missing labels"),
     "NaN cast": (target(-(2**63), 3, 5), "a NaN or infinity was cast to an integer earlier"),
     "NaN cast to int32": (target(-(2**31), 3, 5), "a NaN or infinity was cast to an integer earlier"),
     "-1 as uint16": (ids(0, 65535, 50257, distinct=[65535]), "65535 is -1 stored as uint16"),
+    "-1 as uint64": (ids(0, 2**64 - 1, 50257, distinct=[2**64 - 1]), "18446744073709551615 is -1 stored as uint64"),
     "garbage": (target(0, 94208313472123, 5), "never set"),
     "too low and too high": (target(-7, 9, 5, distinct=[-7, 9]), None),
     "multilabel": (case(TARGET, -1, 5, valid=(-1, 4), argument="target"), "labels start at 1, or num_classes"),
@@ -98,7 +113,11 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     "offsets not from 0": (ids(1, 3, 5, argument="offsets"), "running sum"),
     "ids of NaN": (ids(-(2**63), 3, 5), "a NaN or infinity was cast"),
     # indices
-    "off by one": (case(INDEX, 0, 7, valid=(-7, 6), argument="indices"), "off by one"),
+    "off by one beside 0": (case(INDEX, 0, 7, valid=(-7, 6), argument="indices"), "off by one: a length used as an index"),
+    "off by one": (
+        case(INDEX, 3, 7, valid=(-7, 6), argument="indices"),
+        "off by one: ids that start at 1, or a length used as an index",
+    ),
     "index 1..size": (case(INDEX, 1, 45, valid=(-45, 44), argument="indices"), "ids start at 1; subtract 1"),
     "other tensor": (case(INDEX, 0, 31, valid=(-25, 24), argument="indices", distinct=[25, 31]), "built for a larger tensor"),
     "too negative": (case(INDEX, -31, 3, valid=(-25, 24), argument="indices"), "built for a larger tensor"),
@@ -192,10 +211,33 @@ KNOWN = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.flo
     legal=st.lists(KNOWN, max_size=2),
     distinct=st.lists(KNOWN, max_size=4),
     parameter=st.sampled_from([None, "a.position_embeddings", "table", ""]),
+    signed_bits=st.sampled_from([None, 8, 16, 32, 64]),
 )
 def test_any_numbers_are_answered(hazard: str, **numbers: Any) -> None:
     sentence = likely(hazard, **numbers)
     assert sentence is None or sentence
+
+
+@pytest.mark.parametrize("hazard", [TARGET, EMBEDDING, INDEX, GATHER])
+@pytest.mark.parametrize("size", [1, 2, 5, 80, 1000])
+@pytest.mark.parametrize("beyond", [0, 1, 7, 3000])
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_starts_at_1_where_0_occurs(hazard: str, size: int, beyond: int, known: bool) -> None:
+    sentence = likely(
+        hazard, argument="target", minimum=0, maximum=size + beyond, lowest=0, highest=size - 1, legal=(-100,),
+        distinct=[size + beyond] if known else [],
+    )  # fmt: skip
+    assert sentence is not None
+    assert "start at 1" not in sentence
+
+
+def test_the_command_that_sentences_name_exists() -> None:
+    from preassert.cli.remap import parser
+
+    words = REMAP.split()
+    assert words[:2] == ["preassert", "remap"]
+    given = parser().parse_args(words[2:])
+    assert (given.inputs, given.column, given.output, given.map) == (["FILE"], "LABEL", "OUT", "labels.json")
 
 
 def test_hazards_with_rules_exist() -> None:

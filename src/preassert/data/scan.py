@@ -231,7 +231,7 @@ class Scan:
                 continue
             self.found.add(rule)
             rows = max(rows, tally.rows)
-            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun))
+            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun, header=self.options.header))
             if not tally.rows:
                 self.report.findings.append(
                     note(path, f"{tally.column or 'the file'}: no rows", severity="warning", column=tally.column)

@@ -17,7 +17,7 @@ REMAPPABLE = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".npy"
 LinesOf = Callable[[Sequence[int]], tuple[int, ...]]
 
 
-def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row") -> list[Finding]:
+def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row", *, header: bool = True) -> list[Finding]:
     """At most two findings: one for offending values, one for rows that are too long.
 
     Args:
@@ -25,6 +25,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
         file: as the report names it.
         lines_of: rows -> lines of the file on which they start, or nothing for formats without lines.
         row_noun: what a row number counts.
+        header: whether a CSV file names its columns.
     """
     out: list[Finding] = []
     rule = tally.rule
@@ -49,7 +50,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
                 values=values,
                 valid=rule.valid,
                 count=tally.count,
-                fix=rule.fix or fix(tally, file),
+                fix=rule.fix or fix(tally, file, header=header),
                 extra=_extra(tally),
             )
         )
@@ -134,35 +135,42 @@ def _extra(tally: Tally) -> dict[str, object]:
 
 
 def likely_cause(tally: Tally) -> str | None:
-    """The most likely cause: what only the file can tell first, then what the numbers tell. None where neither does."""
+    """The most likely cause: what only a file can have (no value, a fraction, a name), else what the numbers tell."""
     rule = tally.rule
-    lowest, highest = rule.limits()
     numbers = [value for value in tally.values if isinstance(value, (int, float))]
-    texts = [value for value in tally.values if isinstance(value, str)]
+    texts = [value for value in tally.values if isinstance(value, str) and value not in ("inf", "-inf")]
     if tally.missing == tally.count:
         return "missing labels; cast to int64 a NaN becomes the smallest int64"
     if tally.fractional == tally.count and not rule.real:
         return "an average of several raters, or a regression target"
     if texts:
         return _likely_of_names(rule, texts, only_names=len(texts) == len(tally.values))
-    bits = abs(tally.width_bits or 0)
-    if (tally.width_bits or 0) < 0 and bits < 64 and highest is not None and highest >= 1 << (bits - 1) and min(numbers) < -1:
-        return f"ids of {1 << (bits - 1):,} and more wrapped round in int{bits}"
-    if (tally.width_bits or 0) > 0 and set(numbers) == {(1 << bits) - 1}:
-        return f"{numbers[0]} is -1 stored as uint{bits}"
+    if not numbers:
+        return None
+    lowest, highest = rule.limits()
+    minimum, maximum = _extremes(tally)
     return likely(
         rule.hazard,
         argument="target" if rule.hazard == TARGET else tally.column,
         count=tally.count,
         total=tally.elements,
-        minimum=tally.minimum,
-        maximum=tally.maximum,
+        minimum=minimum,
+        maximum=maximum,
         lowest=lowest,
         highest=highest,
         legal=rule.ignore,
         distinct=numbers,
         parameter=tally.column,
+        remap="preassert remap",  # the fix is the whole command, where it can do it
+        signed_bits=-tally.width_bits if tally.width_bits is not None and tally.width_bits < 0 else None,
     )
+
+
+def _extremes(tally: Tally) -> tuple[int | float | None, int | float | None]:
+    """Extremes of the column; where every value was counted, the ignored ones are left out: they say nothing of the labels."""
+    counted = () if tally.rule.real or tally.fractional else tally.histogram or ()
+    labels = [value for value in counted if isinstance(value, int) and value not in tally.rule.ignore]
+    return (min(labels), max(labels)) if labels else (tally.minimum, tally.maximum)
 
 
 def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:
@@ -175,8 +183,8 @@ def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> s
     return None if spelt is None else f"{spelt!r} is {folded[spelt.strip().casefold()]!r} in another spelling"
 
 
-def fix(tally: Tally, file: str) -> str | None:
-    """What to do, with the exact command where a command does it."""
+def fix(tally: Tally, file: str, *, header: bool = True) -> str | None:
+    """What to do, with the exact command where a command does it. ``header``: whether a CSV file names its columns."""
     rule = tally.rule
     lowest, highest = rule.limits()
     sentinel = next((value for value in tally.values if isinstance(value, int)), None)
@@ -193,17 +201,42 @@ def fix(tally: Tally, file: str) -> str | None:
         how = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
         return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
     if remap_helps(tally) and file.lower().endswith(REMAPPABLE):
-        stem, suffix = os.path.splitext(file)
-        labels = os.path.join(os.path.dirname(file), "labels.json")
-        column = ["--column", tally.column] if tally.column else []  # an .npy file has one array without a name
-        command = ["preassert", "remap", file, *column, "-o", f"{stem}.remapped{suffix}", "--map", labels]
-        ignored = next((str(value) for value in rule.ignore if value in (tally.histogram or ()) and value != -100), None)
-        return shlex.join([*command, "--ignore-index", ignored] if ignored else command)
+        ignored = [value for value in rule.ignore if value in (tally.histogram or ())]
+        return remap_command(file, column=tally.column, ignored=ignored, header=header)
     if rule.names is not None:
         return "correct the names, or add them to the class list and widen the model's head"
     if lowest == 0 and highest is not None and isinstance(tally.maximum, int) and tally.maximum > highest:
         return f"correct the rows, or build the model with num_classes={tally.maximum + 1}"
     return "correct the rows"
+
+
+def remap_command(path: str, *, column: str | None = None, ignored: Sequence[int] = (), header: bool = True) -> str:
+    """The command that makes the labels of a file or a folder 0..K-1, for a shell.
+
+    Args:
+        column: its name; without ``header`` the number that ``check`` knows it by, which begins at 0.
+        ignored: values that occur and are no labels.
+    """
+    path = os.path.normpath(path)
+    if path == os.curdir:  # an output may not lie inside its input
+        path = os.path.join(os.pardir, os.path.basename(os.path.abspath(path)))
+    stem, suffix = (path, "") if os.path.isdir(path) else os.path.splitext(path)
+    command = ["preassert", "remap", path]
+    if column:  # an .npy file has one array without a name
+        command += ["--column", column] if header else ["--no-header", "--column", str(int(column) + 1)]
+    command += ["-o", f"{stem}.remapped{suffix}", "--map", _map_beside(path)]
+    other = next((value for value in ignored if value != -100), None)
+    return shlex.join(command if other is None else [*command, "--ignore-index", str(other)])
+
+
+def _map_beside(path: str) -> str:
+    """``labels.json`` in the same folder, so that all splits share it, unless that is something else."""
+    shared = os.path.join(os.path.dirname(path), "labels.json")
+    if os.path.exists(shared):
+        with open(shared, "rb") as stream:
+            if b"preassert.labelmap/" not in stream.read(256):
+                return f"{path}.labelmap.json"
+    return shared
 
 
 def remap_helps(tally: Tally) -> bool:
@@ -321,5 +354,5 @@ def compare_class_names(files: Mapping[str, Mapping[str, str | None]]) -> Iterat
             values=values[:MAX_VALUES],
             valid=f"the class names of {other}",
             count=len(clashes),
-            fix="give the same id to the same name in every file, by one map (preassert remap ... --map labels.json)",
+            fix=f"renumber {file} by name, so that an id means in it what it means in {other}",
         )

@@ -12,10 +12,11 @@ Number = int | float
 _MANY = 3  # so many ids in a row past the end look like positions, fewer like added tokens
 _ROUNDING = 1e-3  # a probability so close to the interval was once inside it
 _CAST_OF_NAN = {-(2**63), -(2**31)}  # what a NaN or an infinity becomes when it is cast to int64 or int32
-_UNSIGNED_MINUS_ONE = {2**16 - 1: "uint16", 2**32 - 1: "uint32"}
+_UNSIGNED_MINUS_ONE = {2**16 - 1: "uint16", 2**32 - 1: "uint32", 2**64 - 1: "uint64"}
 _GARBAGE = 2**40  # no table has so many rows
 _POSITIONS = {"pos", "position", "positions", "positional", "wpe"}  # words in the names of position tables
 _SEGMENTS = {"segment", "segments", "tokentype"}
+REMAP = "preassert remap FILE --column LABEL -o OUT --map labels.json"  # as the command is written where the file is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class _Facts:
     share: float  # of the elements that offend
     call: str  # lower case
     table: frozenset[str]  # words of the name of the table that is indexed, lower case
+    remap: str  # the command that renumbers labels
+    signed_bits: int | None  # of the stored integers, where they are signed
 
     @property
     def above(self) -> bool:
@@ -52,6 +55,11 @@ class _Facts:
             return False
         extremes = {edge for edge in (self.minimum, self.maximum) if edge is not None and edge not in self.legal}
         return all(edge == value or self._inside(edge) for edge in extremes)
+
+    @property
+    def zero_occurs(self) -> bool:
+        """Is 0 known to be among the values? Then nothing starts at 1. An ignored value below it hides the answer."""
+        return self.minimum == 0
 
     def one_based(self) -> bool:
         return self.size is not None and self.minimum == 1 and self.maximum == self.size and self.only(self.size)
@@ -75,6 +83,8 @@ def likely(
     num_classes: int | None = None,
     call: str | None = None,
     parameter: str | None = None,
+    remap: str = REMAP,
+    signed_bits: int | None = None,
 ) -> str | None:
     """One sentence without its final full stop that names the most likely cause, or None where the numbers tell nothing.
 
@@ -87,6 +97,8 @@ def likely(
         distinct: offending values that are known (may be a bounded sample; NaN included where it occurs).
         num_classes: classes, rows or size of the dimension, where it is not ``highest + 1``.
         call: the call as the user wrote it. parameter: name or module path of the table that is indexed.
+        remap: the command that makes labels 0..K-1, as exactly as the caller knows it.
+        signed_bits: width of the integers as they are stored; None where they are unsigned, no integers, or it is unknown.
     """
     rule = _RULES.get(hazard)
     if rule is None or count == 0:
@@ -105,6 +117,8 @@ def likely(
             share=count / max(total, 1),
             call=(call or "").lower(),
             table=frozenset(re.split(r"[\W_\d]+", (parameter or "").rpartition(".")[2].lower())),
+            remap=remap,
+            signed_bits=signed_bits,
         )
     )
 
@@ -174,8 +188,13 @@ def _marker(facts: _Facts) -> str | None:
 
 
 def _wrapped(facts: _Facts) -> str | None:
-    negative = {value for value in facts.bad if value < 0}
-    if negative and negative == facts.bad and min(negative) >= -128 and facts.size is not None and facts.size > 128:
+    """Ids that the integer type could not hold; where the type is not known, int8 shows by how far the values reach."""
+    if facts.size is None or facts.above or not facts.below or facts.only(-1):
+        return None
+    bits = facts.signed_bits if facts.signed_bits is not None and facts.signed_bits < 64 else None
+    if bits is not None and facts.size > 1 << (bits - 1):
+        return f"ids of {1 << (bits - 1):,} and more wrapped round in int{bits}"
+    if bits is None and min(facts.reach) >= -128 and facts.size > 128:
         return "class ids above 127 wrapped round in an int8 array"
     return None
 
@@ -184,14 +203,16 @@ def _too_high_label(facts: _Facts) -> str | None:
     if not facts.above or facts.below or facts.size is None:
         return None
     if facts.one_based():
-        return "labels start at 1; subtract 1, or let preassert remap make them 0..K-1"
+        return f"labels start at 1; subtract 1, or make them 0..K-1: {facts.remap}"
     if facts.only(facts.size):
+        if facts.zero_occurs:
+            return f"num_classes is one too small, or {facts.size} is a stray label"
         return "labels start at 1, or num_classes is one too small"
     top = max(facts.reach)
     if facts.size in (80, 81) and top <= 90:
-        return "COCO category ids have gaps and run to 90; map them to 0..79, for example with preassert remap"
+        return f"COCO category ids have gaps and run to 90; map them to 0..79: {facts.remap}"
     if top < 2 * facts.size:
-        return "class ids have gaps (preassert remap closes them), or num_classes is smaller than the label set"
+        return f"class ids have gaps ({facts.remap}), or num_classes is smaller than the label set"
     if facts.share > 0.5:
         return "num_classes is far smaller than the label set, or another column was read as the labels"
     return "a few labels do not belong to this label set: a typing error, a corrupted file or another numbering"
@@ -206,7 +227,8 @@ def _negative_label(facts: _Facts) -> str | None:
 def _embedding(facts: _Facts) -> str | None:
     if facts.argument == "offsets":
         return _offsets(facts)
-    return _garbage(facts) or _negative_id(facts) or _too_high_id(facts)
+    wrapped = _wrapped(facts) if facts.signed_bits is not None else None
+    return _garbage(facts) or wrapped or _negative_id(facts) or _too_high_id(facts)
 
 
 def _offsets(facts: _Facts) -> str | None:
@@ -273,7 +295,9 @@ def _index_value(facts: _Facts) -> str | None:
     if facts.only(255) and facts.size < 255:
         return "255 is the border or void value of a mask; replace it before"
     if facts.only(facts.size):
-        return "off by one: ids that start at 1, or a length used as an index"
+        return "off by one: " + (
+            "a length used as an index" if facts.zero_occurs else "ids that start at 1, or a length used as an index"
+        )
     return "the index was built for a larger tensor"
 
 

@@ -13,7 +13,7 @@ from preassert.data.scan import Options
 from preassert.data.source import COMPRESSIONS, reading, source
 from preassert.data.tally import MAX_VALUES, Plain
 from preassert.data.wording import name as in_words
-from preassert.data.wording import note, sorted_pairs, values_in_words
+from preassert.data.wording import note, remap_command, sorted_pairs, values_in_words
 from preassert.errors import InputError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -133,7 +133,7 @@ class _Judge:
         highest = self.rule.limits()[1]
         sparse = highest is not None and not self.undeclared and len(self.categories) <= highest + 1
         likely = f"; likely: {len(self.categories)} categories with sparse ids, used as they stand" if sparse else ""
-        fix = f"preassert remap {path} -o {os.path.splitext(path)[0]}.remapped.json --map labels.json" if sparse else None
+        fix = remap_command(path) if sparse and path.lower().endswith(".json") else None
         yield Finding(
             hazard=self.rule.hazard,
             severity="error",

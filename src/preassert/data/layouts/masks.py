@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import reading
 from preassert.data.tally import MAX_VALUES, Plain
-from preassert.data.wording import empty_classes, note, sorted_pairs, unreadable, values_in_words
+from preassert.data.wording import empty_classes, note, remap_command, sorted_pairs, unreadable, values_in_words
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -64,15 +63,17 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     histogram: dict[int | str, int] | None = {} if counted else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's remarks on metadata and size; what it refuses is an exception
-        _check_all(report, files, rule, histogram, options)
+        _check_all(report, path, files, rule, histogram, options)
     _summarise(report, path, rule, histogram)
     return report
 
 
-def _check_all(report: Report, files: list[str], rule: Rule, histogram: dict[int | str, int] | None, options: Options) -> None:
+def _check_all(
+    report: Report, path: str, files: list[str], rule: Rule, histogram: dict[int | str, int] | None, options: Options
+) -> None:
     for done, mask in enumerate(_masks(files, rule, histogram is not None), start=1):
         report.scanned["pixels"] += mask.pixels
-        report.findings.extend(_findings(mask, rule))
+        report.findings.extend(_findings(mask, rule, path))
         for value, count in (mask.histogram or {}).items():
             if histogram is not None:
                 histogram[value] = histogram.get(value, 0) + count
@@ -221,7 +222,7 @@ def _plain(value: int | float) -> Plain:
     return value
 
 
-def _findings(mask: _Mask, rule: Rule) -> Iterator[Finding]:
+def _findings(mask: _Mask, rule: Rule, target: str) -> Iterator[Finding]:
     if mask.unreadable is not None:
         yield unreadable(mask.path, mask.unreadable)
     elif mask.colour is not None:
@@ -238,7 +239,7 @@ def _findings(mask: _Mask, rule: Rule) -> Iterator[Finding]:
         at = f"; first at pixel x={mask.first[0]}, y={mask.first[1]}" if mask.first else ""
         values = tuple(islice(mask.bad, MAX_VALUES))
         noun = "pixel is" if count == 1 else "pixels are"
-        likely, fix = _advice(mask, rule)
+        likely, fix = _advice(mask, rule, target)
         yield Finding(
             hazard=rule.hazard,
             severity="error",
@@ -252,8 +253,8 @@ def _findings(mask: _Mask, rule: Rule) -> Iterator[Finding]:
         )
 
 
-def _advice(mask: _Mask, rule: Rule) -> tuple[str, str]:
-    """(likely cause, fix)"""
+def _advice(mask: _Mask, rule: Rule, target: str) -> tuple[str, str]:
+    """(likely cause, fix); masks are renumbered by one map for the whole ``target``"""
     highest = rule.limits()[1]
     if set(mask.bad) == {255}:
         if highest == 1 and mask.low in (0, 255):
@@ -264,7 +265,9 @@ def _advice(mask: _Mask, rule: Rule) -> tuple[str, str]:
         return "; likely: 255 marks border or unlabelled pixels", "ignore_index=255 in the loss, and --ignore-index 255 here"
     if highest is not None and set(mask.bad) == {highest + 1} and mask.low >= 1:
         return "; likely: ids start at 1", "subtract 1 from the masks, or build the model with one more class"
-    return "", f"correct the masks, or renumber their ids: preassert remap {shlex.quote(mask.path)} ... (preassert remap --help)"
+    if not mask.path.lower().endswith(".png"):
+        return "", "correct the masks"
+    return "", f"correct the masks, or renumber their ids: {remap_command(target, ignored=rule.ignore)}"
 
 
 def _summarise(report: Report, path: str, rule: Rule, histogram: dict[int | str, int] | None) -> None:
