@@ -35,17 +35,30 @@ def fetcher(schema: Any, names: tuple[str, ...]) -> Fetch:
     return fetch
 
 
-def index_fetcher(schema: Any, domain: Index) -> Fetch:
-    """Like ``fetcher``, for the one argument of an index domain: (tensor, lowest, highest, legal), both bounds inclusive."""
+Proof = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+
+
+def index_proof(schema: Any, domain: Index, names: dict[str, Any]) -> Proof:
+    """A function that is True when a plain tensor on the CPU keeps an index domain; False says nothing.
+
+    One generated expression, because it runs on every guarded call: a short 1-d tensor is judged by Python's own ``min``
+    and ``max``, anything else by ``index_holds``.
+
+    Args:
+        names: ``plain`` (the type ``torch.Tensor``), ``modes`` (counts the active function modes) and ``index_holds``.
+    """
     parts, scope = _expressions(schema, domain.parameters)
     cut = 1 + len(domain.size_names)
-    size = f"size({', '.join(parts[1:cut])})"
     legal = "()" if domain.legal_value is None else f"(legal({', '.join(parts[cut:])}),)"
-    # "-(n := size)" first: the elements of a tuple are evaluated from left to right
-    lowest, highest = (f"-(n := {size})", "n - 1") if domain.wraps else (str(domain.lowest), f"{size} - 1")
-    scope |= {"size": domain.size, "legal": domain.legal_value}
-    fetch: Fetch = _compiled(f"lambda args, kwargs: ({parts[0]}, {lowest}, {highest}, {legal})", scope)
-    return fetch
+    lowest = "-n" if domain.wraps else str(domain.lowest)
+    source = (
+        f"lambda args, kwargs: type(t := {parts[0]}) is plain and t.is_cpu and not modes()"
+        f" and ((n := size({', '.join(parts[1:cut])})) or True)"
+        f" and (t.dim() == 1 and 0 < t.numel() <= 32 and {lowest} <= min(v := t.tolist()) and max(v) < n"
+        f" or index_holds(t, {lowest}, n - 1, {legal}))"
+    )
+    proof: Proof = _compiled(source, {**scope, **names, "size": domain.size, "legal": domain.legal_value})
+    return proof
 
 
 def _expressions(schema: Any, names: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:

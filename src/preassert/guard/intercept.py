@@ -21,7 +21,7 @@ from preassert.contracts.domains import Domain, Index
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard import verdict
-from preassert.guard.bind import Fetch, fetcher, index_fetcher
+from preassert.guard.bind import Fetch, Proof, fetcher, index_proof
 from preassert.guard.check import holds, index_holds
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
@@ -29,7 +29,6 @@ from preassert.guard.site import user_line
 from preassert.guard.state import COVER, STATE
 
 Kernel = Callable[..., Any]
-_NO_KEYWORDS: dict[str, Any] = {}
 # guard.compiled puts ``insert`` here: how a composition is checked that is being traced for inductor
 TRACED: list[Callable[..., Any]] = []
 _PLAIN = torch.Tensor.__torch_dispatch__
@@ -46,7 +45,7 @@ class Bound:
     domain: Domain
     fetch: Fetch
     argument_position: int | None  # None: keyword-only
-    hot: Fetch | None  # for a plain index domain: tensor and bounds in one go
+    proof: Proof | None  # for an index domain: true when it certainly holds
 
 
 def can_replace_kernels() -> bool:
@@ -75,6 +74,7 @@ def overload_of(operator: str) -> Any | None:
     return None if packet is None else getattr(packet, overload or "default", None)
 
 
+_PROOF_NAMES = {"plain": torch.Tensor, "modes": torch._C._len_torch_function_stack, "index_holds": index_holds}
 _bound: dict[tuple[str, str], tuple[Bound, ...]] = {}
 
 
@@ -88,7 +88,7 @@ def bind_row(row: Row, schema: Any) -> tuple[Bound, ...]:
                 domain,
                 fetcher(schema, domain.parameters),
                 positions.get(domain.argument),
-                index_fetcher(schema, domain) if type(domain) is Index else None,
+                index_proof(schema, domain, _PROOF_NAMES) if type(domain) is Index else None,
             )
             for domain in row.domains
         )
@@ -111,34 +111,15 @@ def make_kernel(row: Row, overload: Any, call: Kernel, *, budgeted: bool = False
 
 def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
     """The hot form: one index argument. A plain CPU tensor that keeps its range takes the shortest way."""
-    fetch = bounds[0].hot
-    assert fetch is not None
+    proof = bounds[0].proof
+    assert proof is not None
     covers = row.covers
-    function_modes = torch._C._len_torch_function_stack
-    plain = torch.Tensor
-
-    def shortest(keyset: Any, *args: Any) -> Any:
-        """For operators without keyword-only arguments and without guarded ones inside."""
-        if COVER.active:
-            return call(keyset, *args)
-        try:
-            tensor, lowest, highest, legal = fetch(args, _NO_KEYWORDS)
-            short_way = type(tensor) is plain and tensor.is_cpu and not function_modes()
-            fine = short_way and index_holds(tensor, lowest, highest, legal)
-        except _MALFORMED:
-            return call(keyset, *args)
-        if fine:
-            return call(keyset, *args)
-        args, _ = verify(row, overload, bounds, args, {})
-        return call(keyset, *args)
 
     def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if COVER.active:
             return call(keyset, *args, **kwargs)
         try:
-            tensor, lowest, highest, legal = fetch(args, kwargs)
-            short_way = type(tensor) is plain and tensor.is_cpu and not function_modes()
-            fine = short_way and index_holds(tensor, lowest, highest, legal)
+            fine = proof(args, kwargs)
         except _MALFORMED:
             return call(keyset, *args, **kwargs)
         if not fine:
@@ -151,8 +132,7 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
         finally:
             COVER.active = False
 
-    has_keywords = any(argument.kwarg_only for argument in overload._schema.arguments)
-    return guarded if covers or has_keywords else shortest
+    return guarded
 
 
 def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
