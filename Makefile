@@ -23,6 +23,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/build_catalogue.py --check
+	$(BIN)/python tools/build_operators.py --check
 
 bench: $(STAMP)
 	$(BIN)/python bench/run.py
