@@ -18,7 +18,8 @@ def page() -> str:
     lines = [
         "# Guarded operators",
         "",
-        "Written by `tools/build_operators.py` from the contract table. `skip=` of the guard and `--ignore-operator` take the names without overload.",
+        "Written by `tools/build_operators.py` from the contract table.",
+        "`skip=` of the guard and `--ignore-operator` take the names without overload.",
         "",
     ]
     for family, rows in sorted(FAMILIES.items()):

@@ -635,8 +635,9 @@ class CtcTargets(Domain):
 
     def _used(self, tensor: Tensor, lengths: Any) -> Tensor:
         if not hasattr(lengths, "dim"):
-            lengths = tensor.new_tensor(list(lengths))
-        lengths = lengths.to(tensor.device).clamp(min=0)
+            lengths = tensor.new_empty(0, device="cpu").new_tensor(list(lengths))
+        # non_blocking: a plain copy from the host would synchronise the device, which a deferred check must not
+        lengths = lengths.to(tensor.device, non_blocking=True).clamp(min=0)
         if tensor.dim() == 1:
             position = tensor.new_ones(tensor.shape).cumsum(0) - 1
             return position < lengths.sum()
