@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from preassert.data import formats
+from preassert.data.carried import CarriedMap
 from preassert.data.formats import hf
 from preassert.data.formats.base import Proven, Reader
 from preassert.data.rules import TARGET, Report, Rule, hazard_of_column, tidy
 from preassert.data.source import Source, expand, is_remote, reading, source, walk
 from preassert.data.tally import Tally
-from preassert.data.wording import LinesOf, bad_input, findings_of, note, summarise, unreadable
+from preassert.data.wording import LinesOf, bad_input, compare_class_names, findings_of, note, summarise, unreadable
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -111,6 +112,7 @@ class Scan:
         self.tallies: dict[tuple[Rule, str | None], list[Tally]] = {}
         self.missing: dict[Rule, _Missing] = {}
         self.found: set[Rule] = set()
+        self.maps: dict[str, tuple[str, CarriedMap]] = {}  # column -> the first file with a label map, and that map
         self.last_file = ""
 
     def folder(self, path: str) -> None:
@@ -172,9 +174,10 @@ class Scan:
         if names == () and reader.count_rows() is None:
             raise ValueError("the file is empty")
         declared = {**reader.class_names(), **class_names}
+        maps = reader.label_maps()
         plan: list[_Planned] = []
         for rule in self.rules:
-            columns = [rule.column] if rule.column is not None else _evident_columns(reader, rule, declared)
+            columns = [rule.column] if rule.column is not None else _evident_columns(reader, rule, {*declared, *maps})
             present = [column for column in columns if names is None or column in names]
             if not present:
                 self._miss(rule, path, names or _example(reader))
@@ -182,10 +185,36 @@ class Scan:
                 effective = replace(rule, column=column)
                 if rule.column is None and rule.hazard == TARGET:
                     effective = replace(effective, hazard=hazard_of_column(column))
-                if column in declared and not rule.bounded and rule.max_length is None:
+                open_rule = not rule.bounded and rule.max_length is None
+                if column in maps:
+                    self._tell_map(path, effective, maps[column])
+                    effective = _rule_of_map(effective, maps[column], open_rule)
+                elif column in declared and open_rule:
                     effective = replace(effective, names=declared[column])
                 plan.append(_Planned(rule, Tally(effective, column)))
         return plan
+
+    def _tell_map(self, path: str, rule: Rule, carried: CarriedMap) -> None:
+        """Say once for each column which map its files carry, and where it disagrees with the caller or with another file."""
+        column = rule.column or ""
+        first = self.maps.setdefault(column, (path, carried))
+        if first[0] != path:
+            if first[1].fingerprint != carried.fingerprint:
+                names = {
+                    file: {str(index): label for index, label in enumerate(known.names)}
+                    for file, known in (first, (path, carried))
+                }
+                self.report.findings.extend(compare_class_names(names))
+            return
+        entry = {"file": path, "num_classes": carried.num_classes, "fingerprint": carried.fingerprint}
+        self.report.scanned.setdefault("label_maps", {})[column] = entry
+        text = f"{column or 'values'}: carries a label map of preassert remap: {carried}"
+        if _disagrees(rule, carried):
+            by = f", set by {rule.bound_by}" if rule.bound_by else ""
+            text += f"; held against {rule.valid}{by}, which is not what the map says"
+            self.report.findings.append(note(path, text, severity="warning", column=column))
+        else:
+            self.report.findings.append(note(path, text, column=column))
 
     def _miss(self, rule: Rule, path: str, columns: tuple[str, ...]) -> None:
         entry = self.missing.setdefault(rule, _Missing([], columns))
@@ -254,6 +283,28 @@ class Scan:
         return self.report
 
 
+def _rule_of_map(rule: Rule, carried: CarriedMap, open_rule: bool) -> Rule:
+    """The rule of a column whose file carries a label map: its range where the caller states none, and what to do."""
+    if _disagrees(rule, carried):
+        return replace(rule, fix=rule.fix or f"build the model with num_classes={carried.num_classes}, as the label map says")
+    fix = rule.fix or "correct the rows: they were changed after preassert remap"
+    if not open_rule:
+        return replace(rule, fix=fix)
+    ignore = (carried.ignore_index,) if rule.ignore == Rule().ignore else rule.ignore
+    by = "the label map in its metadata"
+    return replace(rule, lowest=0, highest=carried.num_classes - 1, ignore=ignore, bound_by=by, fix=fix)
+
+
+def _disagrees(rule: Rule, carried: CarriedMap) -> bool:
+    """Whether the caller's range or class list is another than that of the map."""
+    if not rule.bounded or rule.real or rule.alphabet is not None:
+        return False
+    if rule.names is not None:
+        return rule.names != carried.names
+    stated = ((rule.lowest, 0), (rule.highest, carried.num_classes - 1))
+    return any(mine is not None and mine != other for mine, other in stated)
+
+
 def _classes_differ(column: str, first: hf.Shard, shard: hf.Shard) -> Finding:
     """Two splits of a saved data set number the names of a ``ClassLabel`` differently."""
     known, names = first.class_names[column], shard.class_names[column]
@@ -294,8 +345,8 @@ def _example(reader: Reader) -> tuple[str, ...]:
         return ()
 
 
-def _evident_columns(reader: Reader, rule: Rule, declared: dict[str, tuple[str, ...]]) -> list[str]:
-    """The label columns of a file when nobody names them: declared classes, the only column, or one of a usual name.
+def _evident_columns(reader: Reader, rule: Rule, declared: Collection[str]) -> list[str]:
+    """The label columns of a file when nobody names them: declared or remapped classes, the only column, or one of a usual name.
 
     Several declared columns are all taken, each with its own classes, unless the caller gave a range.
     """

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from preassert.data.carried import CarriedMap, carried_maps
 from preassert.data.formats.base import Chunk, Covered, Reader
 from preassert.data.source import Source
 from preassert.lazy import need
@@ -34,6 +35,11 @@ class ArrowReader(Reader):
 
     def class_names(self) -> dict[str, tuple[str, ...]]:
         return class_names_in_schema(self.schema)
+
+    def label_maps(self) -> dict[str, CarriedMap]:
+        found, wrong = carried_maps(self.schema.metadata)
+        self.notes += wrong
+        return found
 
     def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
         row = 1

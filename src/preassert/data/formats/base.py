@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from preassert.data.carried import CarriedMap
 from preassert.data.source import Source
 
 # (column, lowest, highest) -> would the rule for this column accept every whole number in between?
@@ -56,6 +57,10 @@ class Reader(ABC):
 
     def class_names(self) -> dict[str, tuple[str, ...]]:
         """Column -> class list, for the columns whose classes the file itself declares."""
+        return {}
+
+    def label_maps(self) -> dict[str, CarriedMap]:
+        """Column -> the label map that ``preassert remap`` left in the file. A damaged map is a note."""
         return {}
 
     def count_rows(self) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from preassert.data.carried import CarriedMap, carried_maps
 from preassert.data.formats.arrow import class_names_in_schema, leaves, reach, root_of
 from preassert.data.formats.base import Chunk, Covered, Proven, Reader
 from preassert.data.source import Source
@@ -39,6 +40,12 @@ class ParquetReader(Reader):
 
     def class_names(self) -> dict[str, tuple[str, ...]]:
         return class_names_in_schema(self.schema)
+
+    def label_maps(self) -> dict[str, CarriedMap]:
+        # The footer's own entries: a file without an Arrow schema has no others.
+        found, wrong = carried_maps({**(self.schema.metadata or {}), **(self.metadata.metadata or {})})
+        self.notes += wrong
+        return found
 
     def count_rows(self) -> int:
         return int(self.metadata.num_rows)
