@@ -29,6 +29,8 @@ _HOMES = {
     "LabelMap": "preassert.labels",
     "clamp_targets": "preassert.labels",
     "mask_targets": "preassert.labels",
+    "load_ipython_extension": "preassert.notebook",
+    "unload_ipython_extension": "preassert.notebook",
 }
 
 
@@ -48,9 +50,11 @@ __all__ = [
     "guard",
     "install",
     "install_excepthook",
+    "load_ipython_extension",
     "mask_targets",
     "safe_compute_loss_inputs",
     "uninstall",
+    "unload_ipython_extension",
     "validate_classification_targets",
 ]
 
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from preassert.integrations.excepthook import install_excepthook
     from preassert.integrations.explain import explain
     from preassert.labels import LabelMap, clamp_targets, mask_targets
+    from preassert.notebook import load_ipython_extension, unload_ipython_extension
 
 
 def __getattr__(name: str) -> Any:

@@ -160,13 +160,9 @@ def _lost(item: pytest.Item) -> pytest.TestReport:
 
 def kills_context(error: BaseException) -> bool:
     """Does this error say that the CUDA context of the process is dead?"""
-    if not isinstance(error, RuntimeError):
-        return False
-    from preassert.errors import Violation
+    from preassert.integrations.explain import kills_context
 
-    if isinstance(error, Violation) or not any(word in str(error) for word in ("CUDA", "HIP", "Triton", "CUBLAS", "CUDNN")):
-        return False
-    return bool(_diagnosis(error).to_dict()["restart_required"])
+    return isinstance(error, RuntimeError) and kills_context(error)
 
 
 def _diagnosis(error: BaseException) -> Any:

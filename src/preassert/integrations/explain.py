@@ -6,9 +6,10 @@ import os
 from typing import Any
 
 from preassert import logs
+from preassert.errors import Violation
 from preassert.logs import Report
 from preassert.model import Diagnosis
-from preassert.report.diagnosis import to_html, to_text
+from preassert.report.diagnosis import to_text
 
 
 class Explanation:
@@ -46,7 +47,9 @@ class Explanation:
         return f"<preassert.Explanation {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        return to_html(self.to_dict())
+        from preassert.report.card import diagnosis_card
+
+        return diagnosis_card(self.to_dict())
 
 
 def explain(
@@ -73,3 +76,15 @@ def explain(
     if isinstance(text_or_exception, os.PathLike):
         return Explanation(logs.explain_files([os.fspath(text_or_exception)], shape=shape))
     raise TypeError(f"explain takes a text, an exception or a path, not {type(text_or_exception).__name__}")
+
+
+def kills_context(error: BaseException) -> bool:
+    """Does this error say that the CUDA context of the process is dead?"""
+    if not isinstance(error, RuntimeError) or isinstance(error, Violation) or not names_device(error):
+        return False
+    return bool(explain(error).restart_required)
+
+
+def names_device(error: BaseException) -> bool:
+    """Does its message name what runs on the device? Cheap: tells whether explaining it is worth while."""
+    return any(word in str(error) for word in ("CUDA", "HIP", "Triton", "CUBLAS", "CUDNN"))

@@ -291,6 +291,15 @@ small { opacity: .75; }
 
 def to_html(report: Report) -> str:
     """One self-contained page: no script, nothing is loaded from elsewhere."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>preassert: {_e(report['verdict'])}</title><style>{_STYLE}</style></head><body>\n"
+        f"{html_body(report)}\n</body></html>\n"
+    )
+
+
+def html_body(report: Report) -> str:
+    """What stands on the page of :func:`to_html`, for a place that has a style of its own."""
     cause = cause_of(report)
     body = [f"<h1>{_e(report['verdict'])}</h1>"]
     if cause is None:
@@ -323,12 +332,7 @@ def to_html(report: Report) -> str:
         body.append(_html_list("Nothing in the text speaks for", report.get("ruled_out") or []))
         body.append(_html_others(report))
     body.append(_html_list("Notes", report.get("notes") or []))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>preassert: {_e(report['verdict'])}</title><style>{_STYLE}</style></head><body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body></html>\n"
-    )
+    return "\n".join(part for part in body if part)
 
 
 def _e(text: Any) -> str:

@@ -1,0 +1,182 @@
+"""A dead context in a real kernel, and the restart in place; the tests are one story and run in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PREPARE = """\
+import preassert.simgpu; preassert.simgpu.activate(notice=False)
+%load_ext preassert
+import torch
+import torch.nn.functional as F
+"""
+
+VARIABLES = """\
+from collections import namedtuple
+from dataclasses import dataclass
+import numpy as np
+
+Pair = namedtuple("Pair", "left right")
+double = lambda x: 2 * x
+
+@dataclass
+class Settings:
+    rate: float = 0.1
+
+class Net(torch.nn.Module):
+    def __init__(self, settings):
+        super().__init__()
+        self.settings = settings
+        self.layer = torch.nn.Linear(2, 3)
+
+def train(net, settings=Settings()):
+    return net.settings.rate
+
+settings = Settings(0.5)
+net = Net(settings)
+opt = torch.optim.Adam(net.parameters())
+net.layer(torch.ones(2)).sum().backward(); opt.step()
+pair = Pair(1, 2)
+history = [1, 2, 3]
+results = {"history": history, "scores": np.arange(5)}
+alias = train
+_private = 1
+stream = (line for line in "abc")
+on_gpu = torch.ones(2, device="cuda")
+nested = {"deep": [on_gpu]}
+remote = torch.nn.Linear(2, 2).cuda()
+weights_before = net.layer.weight.detach().clone()
+remote_before = remote.weight.detach().cpu()
+"""
+
+DIE = """\
+ids = torch.tensor([1, 9], device="cuda")
+rows = F.embedding(ids, torch.ones(4, 2, device="cuda"))
+rows.sum().item()
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(start_kernel: Any) -> Any:
+    kernel = start_kernel()
+    for cell in (PREPARE, VARIABLES, "%preassert snapshot model=remote", "import preassert; preassert.uninstall()"):
+        prepared = kernel.run(cell)
+        assert prepared.status == "ok", prepared
+    return kernel
+
+
+DEAD_CELL = 5
+
+
+def test_the_cell_that_kills_the_context(kernel: Any) -> None:
+    done = kernel.run(DIE)
+    assert (done.status, done.number) == ("error", DEAD_CELL)
+    # the assertion line is in no exception: it came through file descriptor 2
+    assert "embedding-index-out-of-range" in done.html
+    assert "Assertion `srcIndex &lt; srcSelectDimSize` failed" in done.html
+    assert f"dead since this cell [{DEAD_CELL}]" in done.html
+    assert "%preassert restart" in done.html
+    assert f"cell In[{DEAD_CELL}], line 3" in done.html
+    assert done.traceback == "embedding-index-out-of-range; see the card. %tb shows every frame."
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "torch.ones(2, device='cuda').sum().item()",
+        "try:\n    on_gpu.sum().item()\nexcept RuntimeError as error:\n    raise ValueError('epoch 2 failed') from error",
+        "try:\n    on_gpu.sum().item()\nexcept RuntimeError:\n    {}['while handling it']",
+    ],
+)
+def test_later_cells_say_at_once_that_it_is_dead(kernel: Any, cell: str) -> None:
+    done = kernel.run(cell)
+    assert f"The CUDA context is dead since cell [{DEAD_CELL}] (embedding-index-out-of-range)." in done.html
+    assert "%preassert restart" in done.plain
+    assert done.traceback.count("\n") == 0
+
+
+def test_cells_on_the_cpu_go_on(kernel: Any) -> None:
+    assert kernel.run("sum(history)").plain == "6"
+    assert kernel.run("1 / 0").shown == []
+
+
+def test_status_says_so(kernel: Any) -> None:
+    assert f"dead since cell [{DEAD_CELL}]" in kernel.run("%preassert status").plain
+
+
+def test_restart_in_place(kernel: Any) -> None:
+    pid, before = kernel.pid, kernel.session()
+    done = kernel.run("%preassert restart")
+    assert done.status == "ok"
+    assert "lost on_gpu: it holds a tensor on the GPU, and the CUDA context is dead" in done.plain
+    assert "lost nested: it holds a tensor on the GPU" in done.plain
+    assert "lost stream: TypeError: cannot pickle" in done.plain
+    late = kernel.run("print('too late')", 30)  # arrives before the process is replaced
+    assert late.status == "error"
+    assert "the kernel is restarting" in late.traceback
+    kernel.wait_restarted(before)
+    first = kernel.run("net.settings.rate")
+    assert first.number == 1
+    assert first.shown[-1]["text/plain"] == "0.5"
+    restored = next(line for line in first.plain.splitlines() if "restored variables" in line)
+    assert {"settings", "net", "opt", "pair", "history", "results", "alias"} <= set(restored.replace(",", "").split())
+    assert "restored functions and classes: Pair, double, Settings, Net, train" in first.plain
+    assert "lost remote: it holds a tensor on the GPU" in first.plain
+    assert "restored snapshot: model" in first.plain
+    assert kernel.run("1").plain == "1"  # said once
+    assert kernel.pid == pid
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "history == [1, 2, 3] and results['history'] is history and results['scores'].tolist() == [0, 1, 2, 3, 4]",
+        "opt.param_groups[0]['params'][0] is net.layer.weight and len(opt.state) == 2",
+        "torch.equal(net.layer.weight, weights_before)",
+        "net.settings is settings and type(settings) is Settings",
+        "alias is train and train(net) == 0.5 and double(4) == 8",
+        "pair.left == 1 and type(pair) is Pair",
+        "F is torch.nn.functional and np.__name__ == 'numpy'",
+        "'_private' not in globals() and 'stream' not in globals()",
+    ],
+)
+def test_what_is_restored(kernel: Any, expression: str) -> None:
+    assert kernel.run(expression).plain == "True"
+
+
+def test_restored_functions_have_their_source(kernel: Any) -> None:
+    assert "return net.settings.rate" in kernel.run("import inspect; print(inspect.getsource(train))").stdout
+    assert "return net.settings.rate" in kernel.run("train(None)").traceback
+
+
+def test_the_new_process_is_guarded(kernel: Any) -> None:
+    assert "target[0] = 7" in kernel.run("F.cross_entropy(torch.zeros(1, 5), torch.tensor([7]))").html
+
+
+def test_the_snapshot_is_loaded_into_a_rebuilt_model(kernel: Any) -> None:
+    assert "run the cell that builds remote first" in kernel.run("%preassert snapshot load").stderr
+    done = kernel.run("remote = torch.nn.Linear(2, 2)\n%preassert snapshot load")
+    assert "loaded the snapshot of cell [4] into remote" in done.stdout
+    assert kernel.run("torch.equal(remote.weight, remote_before)").plain == "True"
+
+
+def test_restart_again(kernel: Any) -> None:
+    """The command line does not grow, and what a child prints still arrives."""
+    before = kernel.session()
+    kernel.run("history.append(4)\n%preassert restart")
+    kernel.wait_restarted(before)
+    kernel.run("1")
+    assert kernel.run("history").plain == "[1, 2, 3, 4]"
+    assert kernel.run("import sys; sum('extra_extensions' in word for word in sys.orig_argv)").plain == "1"
+    assert kernel.run("import os; os.system('echo from a child >&2')").stderr.strip() == "from a child"
+    assert kernel.run("train(net), type(net) is Net").plain == "(0.5, True)"
+
+
+def test_save_and_restore_by_hand(kernel: Any, tmp_path: Any) -> None:
+    done = kernel.run(f"%preassert save {tmp_path / 'kept'}")
+    assert f"%preassert restore {tmp_path / 'kept'}" in done.plain
+    kernel.run("del history, net")
+    assert "restored variables" in kernel.run(f"%preassert restore {tmp_path / 'kept'}").plain
+    assert kernel.run("history, type(net) is Net").plain == "([1, 2, 3, 4], True)"
