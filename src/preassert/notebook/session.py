@@ -23,6 +23,7 @@ from preassert.report.diagnosis import to_text
 from preassert.report.text import clean
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FILE = re.compile('File "([^"\n]+)"')
 _WAIT_S = 0.3  # for assertion lines that are still on their way through the pipe
 NOT_GUARDED = "torch is not installed here, so cells are not guarded; %preassert explain and %preassert check work"
 
@@ -233,9 +234,18 @@ class Session:
         return None if violation.site is None else self._in_cell(violation.site.file, violation.site.line)
 
     def _in_cell(self, file: str, line: int) -> str | None:
+        label = self._label(file)
+        return None if label is None else f"cell {label}, line {line}"
+
+    def _label(self, file: str) -> str | None:
+        """``In[3]``; None for a file that is not of a cell, and with an IPython that does not tell (before 8)."""
         name = getattr(self.shell.compile, "format_code_name", None)
-        label = name(file) if name is not None else None
-        return None if label is None else f"cell {label[1]}, line {line}"
+        found = name(file) if name is not None else None
+        return None if found is None else str(found[1])
+
+    def _name_cell(self, file: re.Match[str]) -> str:
+        label = self._label(file[1])
+        return file[0] if label is None else f'File "Cell {label}"'
 
     def _last_line_in_a_cell(self, error: BaseException) -> str | None:
         lines = [self._in_cell(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -244,7 +254,7 @@ class Session:
     def _tell_device_error(self, error: RuntimeError, frames: str) -> Story | None:
         if self.death is not None and kills_context(error):
             return self._tell_echo(frames)
-        explanation = self._explain(frames)
+        explanation = self._explain(error)
         if explanation.verdict in ("clean", "unknown") and not explanation.restart_required:
             return None
         lead, more, place = "", "", None
@@ -259,13 +269,15 @@ class Session:
         line = f"{explanation.verdict}; see the card. %tb shows every frame."
         return Story(card.diagnosis_card(report, lead=lead, place=place, more=more, frames=frames), text, line)
 
-    def _explain(self, frames: str) -> Explanation:
-        """The frames, below what the device has printed: only its lines name the kernel and the elements."""
-        alone = explain(frames)
+    def _explain(self, error: BaseException) -> Explanation:
+        """The traceback, below what the device has printed: only its lines name the kernel and the elements."""
+        # Python's own form: IPython's shows lines of source that did not run
+        trace = _FILE.sub(self._name_cell, "".join(traceback.format_exception(error)))
+        alone = explain(trace)
         if alone.verdict != "device-assert-unlocated":
             return alone  # what stderr carried may be about something else
         printed = self._listener.text(_WAIT_S)
-        return explain(f"{printed}\n{frames}") if printed else alone
+        return explain(f"{printed}\n{trace}") if printed else alone
 
     def _tell_echo(self, frames: str) -> Story:
         said = f"{str(self.death)[0].upper()}{str(self.death)[1:]}."
