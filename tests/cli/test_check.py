@@ -252,11 +252,11 @@ class TestFixes:
         assert main(["check", "c.remapped.json", "--classes", "2"]) == 0
 
     def test_remap_of_a_table_without_a_header(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        (tmp_path / "b.csv").write_text("a,1\nb,2\n")
-        argv = ["--no-header", "--column", "1", "--classes", "2"]
+        (tmp_path / "b.csv").write_text("a,1\n%c,9\nb,2\n")
+        argv = ["--no-header", "--column", "1", "--classes", "2", "--comment", "%"]
         (finding,) = [f for f in report(capsys, "b.csv", *argv)["findings"] if f["severity"] == "error"]
         assert main(shlex.split(finding["fix"])[1:]) == 0
-        assert (tmp_path / "b.remapped.csv").read_text() == "a,0\nb,1\n"
+        assert (tmp_path / "b.remapped.csv").read_text() == "a,0\n%c,9\nb,1\n"
         assert main(["check", "b.remapped.csv", *argv]) == 0
 
     @pytest.mark.parametrize("target", ["masks", "masks/", ".", "masks/a.png"])

@@ -221,3 +221,87 @@ def test_a_damaged_history_leaves_the_last_map(capsys: pytest.CaptureFixture[str
     write("a.parquet", pa.table({"label": [0, 1]}, schema=pa.schema({"label": pa.int64()}, metadata)))
     code, report = check(capsys, "a.parquet")
     assert (code, [finding["values"] for finding in errors(report)]) == (1, [[1]])
+
+
+# story -> (file, content, options, line of each row)
+COMMENTED: dict[str, tuple[str, bytes, list[str], list[int]]] = {
+    "above and between": (
+        "a.csv",
+        b"# by hand\na,label\n# x\n1,cat\n# a, b, c\n2,dog\n",
+        ["--column", "label"],
+        [4, 6],
+    ),
+    "above, with commas": ("a.csv", b"# by hand, twice\n\n#, ,\na,label\n1,cat\n", ["--column", "label"], [5]),
+    "above, with the word": ("a.csv", b"# label: by hand\na,label\n1,cat\n", ["--column", "label"], [3]),
+    "above, with a quote": ("a.csv", b'# 5" disks, see "x"\na,label\n1,cat\n', ["--column", "label"], [3]),
+    "between, with a quote": ("a.csv", b'a,label,b\n1,cat,x\n# 5" disks\n2,dog,y\n', ["--column", "label"], [2, 4]),
+    "at the end, no line end": ("a.csv", b"a,label\n1,cat\n# end", ["--column", "label"], [2]),
+    "at the end of short rows": ("a.csv", b"label,a\ncat\ndog,1\n# a, b, c", ["--column", "label"], [2, 3]),
+    "data that begins so": ("a.csv", b'a,label\n#1,cat\n#2,"dog"\n#,"a, b"\n', ["--column", "label"], [2, 3, 4]),
+    "data that ends in a quote": ("a.csv", b'a,label,b\n#1,cat,"x\ny"\n#2,dog,z\n', ["--column", "label"], [2, 4]),
+    "header that begins so": ("a.csv", b"#a,label\n1,cat\n# c\n", ["--column", "label"], [2]),
+    "label that begins so": ("a.csv", b"#label,b\ncat,1\n# c\n", ["--column", "#label"], [2]),
+    "one column": ("a.csv", b"# by hand\nlabel\ncat\n# note\n#tag\n#\ndog\n", ["--column", "label"], [3, 5, 7]),
+    "one column, not named": ("a.csv", b"# by hand\nlabel\ncat\n# note\n#tag\n", [], [3, 5]),
+    "one column, quoted": ("a.csv", b'label\n"# cat"\n# cat\n', ["--column", "label"], [2]),
+    "crlf and bom": ("a.csv", b"\xef\xbb\xbf# x\r\na;label\r\n# y;z;w\r\n1;cat\r\n", ["--column", "label"], [4]),
+    "old mac": ("a.csv", b"# x\ra,label\r# y\r1,cat\r", ["--column", "label"], [4]),
+    "tabs": ("a.tsv", b"# x, y\na\tlabel\n# y\n1\tcat\n", ["--column", "label"], [4]),
+    "not UTF-8": ("a.csv", b"# \xff\na,label\n1,cat\n# \xfe\xff\n2,dog\n", ["--column", "label"], [3, 5]),
+    "UTF-16": ("a.csv", "# x\na,label\n# é\n1,cat\n".encode("utf-16"), ["--column", "label"], [4]),
+    "another sign": ("a.csv", b"% x,y\na,label\n%1,cat\n#2,dog\n", ["--column", "label", "--comment", "%"], [4]),
+    "sign given": ("a.csv", b"# x,y\na,label\n#1,cat\n2,dog\n", ["--column", "label", "--comment", "#"], [4]),
+    "JSON Lines": ("a.jsonl", b'# c\n{"label": "cat"}\n  // d\n\n\t#\n{"label": "dog"}\n# e', ["--column", "label"], [2, 6]),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "options", "lines"), COMMENTED.values(), ids=COMMENTED.keys())
+def test_comment_lines_of_tables(
+    capsys: pytest.CaptureFixture[str], name: str, data: bytes, options: list[str], lines: list[int]
+) -> None:
+    """What ``remap`` writes is clean, and with one class too few every label is found on its line."""
+    Path(name).write_bytes(data)
+    remap(name, *options, "-o", f"b-{name}", "--map", "map.json")
+    classes = json.loads(Path("map.json").read_text())["num_classes"]
+    code, report = check(capsys, f"b-{name}", *options, "--classes", str(classes))
+    assert (code, errors(report), report["scanned"]["rows"]) == (0, [], len(lines))
+    (finding,) = errors(check(capsys, f"b-{name}", *options, "--min", "100", "--max", "100")[1])
+    assert finding["where"]["rows"] == list(range(1, len(lines) + 1))
+    assert finding["where"]["lines"] == lines
+    remap(f"b-{name}", *options, "--inverse", "-o", f"c-{name}", "--map", "map.json")
+    assert Path(f"c-{name}").read_bytes() == data
+
+
+@pytest.mark.parametrize("data", [b"#1,cat\n2,dog\n", b"# two\n#, a, b\n1,cat\n# c\n"])
+def test_comment_lines_without_a_header(capsys: pytest.CaptureFixture[str], data: bytes) -> None:
+    Path("a.csv").write_bytes(data)
+    remap("a.csv", "--no-header", "--column", "2", "-o", "b.csv", "--map", "map.json")
+    rows = json.loads(Path("map.json").read_text())["num_classes"]
+    code, report = check(capsys, "b.csv", "--no-header", "--column", "1", "--classes", str(rows))
+    assert (code, report["scanned"]["rows"]) == (0, rows)
+
+
+def test_comment_lines_far_down(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beyond the first block of the fast reader, which counts rows before it meets a comment."""
+    lines = ["# top", "text,label", *(f"{'x' * 90},{at % 10}" for at in range(40_000))]
+    lines[30_002] = "# a comment"
+    lines[35_002] = "y,77"
+    Path("a.csv").write_text("\n".join(lines) + "\n")
+    (finding,) = errors(check(capsys, "a.csv", "--column", "label", "--classes", "10")[1])
+    assert (finding["where"]["rows"], finding["where"]["lines"], finding["values"]) == ([35_000], [35_003], [77])
+
+
+def test_comment_lines_of_yolo(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("labels", "images"):
+        Path("data", folder, "train").mkdir(parents=True)
+    Path("data/data.yaml").write_text("path: .\ntrain: images/train\nnc: 9\n")
+    Path("data/images/train/a.jpg").write_bytes(b"")
+    Path("data/labels/train/a.txt").write_text("# by hand\n7 0.5 0.5 0.1 0.1\n\n # 9 9 9 9 9\n3 0.5 0.5 0.1 0.1\n")
+    remap("data", "-o", "fixed", "--map", "map.json", "--used-only")
+    assert Path("fixed/labels/train/a.txt").read_text().split("\n")[0::3] == ["# by hand", " # 9 9 9 9 9"]
+    for target in ("fixed", "fixed/labels"):
+        code, report = check(capsys, target, "--classes", "2")
+        assert (code, errors(report), report["scanned"]["boxes"]) == (0, [], 2)
+        assert "line 1: 2 lines are comments" in told(report, "warning")
+        (finding,) = errors(check(capsys, target, "--classes", "1")[1])
+        assert (finding["where"]["lines"], finding["values"]) == ([2], [1])

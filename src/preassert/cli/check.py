@@ -58,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     reading.add_argument("--as", dest="kind", metavar="KIND", help="table, coco, imagefolder, masks, voc or yolo")
     reading.add_argument("--dtype", metavar="TYPE", help="element type of headerless .bin files (default: uint16)")
     reading.add_argument("--no-header", action="store_true", help="CSV files have no header; columns are 0, 1, ...")
+    reading.add_argument(
+        "--comment", metavar="C", help="lines of CSV files that begin with C are no rows (default: # where it begins no record)"
+    )
     reading.add_argument("--histogram", action="store_true", help="count every class, also where statistics prove the file clean")
     model = out.add_argument_group("models")
     model.add_argument(
@@ -115,6 +118,7 @@ def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
         options = Options(
             dtype=arguments.dtype,
             header=not arguments.no_header,
+            comment=arguments.comment or None,
             histogram=True if arguments.histogram or arguments.html else None,
             progress=progress,
         )

@@ -50,12 +50,14 @@ class Options:
     Attributes:
         dtype: element type of headerless ``.bin`` token files; None is uint16.
         header: whether CSV files start with column names; without, columns are named "0", "1", ...
+        comment: what comment lines of CSV files begin with; None: ``#``, where the line cannot be a record.
         histogram: count every class. None: for files up to ``HISTOGRAM_ROWS`` rows, and wherever it costs no extra pass.
         progress: called now and then with file, rows read so far and rows in all (None: unknown).
     """
 
     dtype: str | None = None
     header: bool = True
+    comment: str | None = None
     histogram: bool | None = None
     progress: Progress | None = None
 
@@ -159,7 +161,7 @@ class Scan:
         reader: Reader | None = None
         try:
             with reading(path):
-                reader = formats.open_reader(source(path, dtype=self.options.dtype, header=self.options.header))
+                reader = formats.open_reader(self._source(path))
                 plan = self._plan(reader, path, class_names or {})
                 if plan:
                     self._read(reader, [planned.tally for planned in plan])
@@ -167,6 +169,11 @@ class Scan:
             self.report.findings.append(unreadable(error.file, error.reason))
         if reader is not None:
             self._conclude(reader, path, plan)
+
+    def _source(self, path: str) -> Source:
+        options = self.options
+        columns = tuple(rule.column for rule in self.rules if rule.column is not None)
+        return source(path, dtype=options.dtype, header=options.header, columns=columns, comment=options.comment)
 
     def _plan(self, reader: Reader, path: str, class_names: dict[str, tuple[str, ...]]) -> list[_Planned]:
         """One tally for each rule whose column the file has."""
@@ -260,7 +267,7 @@ class Scan:
                 continue
             self.found.add(rule)
             rows = max(rows, tally.rows)
-            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun, header=self.options.header))
+            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun, reader.source))
             if not tally.rows:
                 self.report.findings.append(
                     note(path, f"{tally.column or 'the file'}: no rows", severity="warning", column=tally.column)

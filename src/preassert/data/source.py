@@ -77,11 +77,15 @@ class Source:
         size_bytes: stored size; None where an object store does not tell.
         dtype: element type of a headerless file (``--dtype``), None for its default.
         header: whether a CSV file starts with column names (``--no-header``).
+        columns: the ones that are wanted; they tell the header of a CSV file from comments above it.
+        comment: what comment lines of a CSV file begin with (``--comment``); None: ``#`` where no record can begin so.
     """
 
     path: str
     dtype: str | None = None
     header: bool = True
+    columns: tuple[str, ...] = ()
+    comment: str | None = None
     filesystem: Any = field(default=None, compare=False)  # a pyarrow filesystem, None for local files
 
     @property
@@ -237,9 +241,11 @@ def remote_filesystem(path: str) -> Any:
         return fs.FileSystem.from_uri(path)[0]
 
 
-def source(path: str, *, dtype: str | None = None, header: bool = True) -> Source:
+def source(
+    path: str, *, dtype: str | None = None, header: bool = True, columns: tuple[str, ...] = (), comment: str | None = None
+) -> Source:
     """The :class:`Source` of one file."""
-    return Source(path, dtype, header, remote_filesystem(path) if is_remote(path) else None)
+    return Source(path, dtype, header, columns, comment, remote_filesystem(path) if is_remote(path) else None)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from preassert.data.rules import EMBEDDING, TARGET, Report, Rule
+from preassert.data.source import Source
 from preassert.data.tally import MAX_VALUES, Plain, Tally
 from preassert.hazards.likely import likely
 from preassert.model import Finding, Severity, Where
@@ -17,7 +18,7 @@ REMAPPABLE = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".npy"
 LinesOf = Callable[[Sequence[int]], tuple[int, ...]]
 
 
-def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row", *, header: bool = True) -> list[Finding]:
+def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row", source: Source | None = None) -> list[Finding]:
     """At most two findings: one for offending values, one for rows that are too long.
 
     Args:
@@ -25,7 +26,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
         file: as the report names it.
         lines_of: rows -> lines of the file on which they start, or nothing for formats without lines.
         row_noun: what a row number counts.
-        header: whether a CSV file names its columns.
+        source: how the file was read.
     """
     out: list[Finding] = []
     rule = tally.rule
@@ -50,7 +51,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
                 values=values,
                 valid=rule.valid,
                 count=tally.count,
-                fix=rule.fix or fix(tally, file, header=header),
+                fix=rule.fix or fix(tally, file, source),
                 extra=_extra(tally),
             )
         )
@@ -183,8 +184,8 @@ def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> s
     return None if spelt is None else f"{spelt!r} is {folded[spelt.strip().casefold()]!r} in another spelling"
 
 
-def fix(tally: Tally, file: str, *, header: bool = True) -> str | None:
-    """What to do, with the exact command where a command does it. ``header``: whether a CSV file names its columns."""
+def fix(tally: Tally, file: str, source: Source | None = None) -> str | None:
+    """What to do, with the exact command where a command does it."""
     rule = tally.rule
     lowest, highest = rule.limits()
     sentinel = next((value for value in tally.values if isinstance(value, int)), None)
@@ -202,7 +203,7 @@ def fix(tally: Tally, file: str, *, header: bool = True) -> str | None:
         return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
     if remap_helps(tally) and file.lower().endswith(REMAPPABLE):
         ignored = [value for value in rule.ignore if value in (tally.histogram or ())]
-        return remap_command(file, column=tally.column, ignored=ignored, header=header)
+        return remap_command(file, column=tally.column, ignored=ignored, source=source)
     if rule.names is not None:
         return "correct the names, or add them to the class list and widen the model's head"
     if lowest == 0 and highest is not None and isinstance(tally.maximum, int) and tally.maximum > highest:
@@ -210,20 +211,25 @@ def fix(tally: Tally, file: str, *, header: bool = True) -> str | None:
     return "correct the rows"
 
 
-def remap_command(path: str, *, column: str | None = None, ignored: Sequence[int] = (), header: bool = True) -> str:
+def remap_command(path: str, *, column: str | None = None, ignored: Sequence[int] = (), source: Source | None = None) -> str:
     """The command that makes the labels of a file or a folder 0..K-1, for a shell.
 
     Args:
-        column: its name; without ``header`` the number that ``check`` knows it by, which begins at 0.
+        column: its name; in a CSV file without a header the number that ``check`` knows it by, which begins at 0.
         ignored: values that occur and are no labels.
+        source: how a table was read.
     """
     path = os.path.normpath(path)
     if path == os.curdir:  # an output may not lie inside its input
         path = os.path.join(os.pardir, os.path.basename(os.path.abspath(path)))
     stem, suffix = (path, "") if os.path.isdir(path) else os.path.splitext(path)
     command = ["preassert", "remap", path]
-    if column:  # an .npy file has one array without a name
-        command += ["--column", column] if header else ["--no-header", "--column", str(int(column) + 1)]
+    if source is not None and not source.header and suffix.lower() in (".csv", ".tsv"):
+        command += ["--no-header", "--column", str(int(column or 0) + 1)]
+    elif column:  # an .npy file has one array without a name
+        command += ["--column", column]
+    if source is not None and source.comment is not None:
+        command += ["--comment", source.comment]
     command += ["-o", f"{stem}.remapped{suffix}", "--map", _map_beside(path)]
     other = next((value for value in ignored if value != -100), None)
     return shlex.join(command if other is None else [*command, "--ignore-index", str(other)])

@@ -119,7 +119,7 @@ def sink(target: Path, like: Path, wide: tuple[str | None, bytes]) -> Iterator[S
         raise
 
 
-def _narrow(options: Options) -> str:
+def narrow(options: Options) -> str:
     """Encoding of what ``blocks`` gives: wide ones have become UTF-8 there."""
     name = options.encoding
     return "utf-8" if name is None or name.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")) else name
@@ -131,7 +131,7 @@ def decode(data: bytes, options: Options, path: Path) -> str:
     Raises:
         InputError: it is not in the encoding.
     """
-    encoding = _narrow(options)
+    encoding = narrow(options)
     try:
         return data.decode(encoding, "surrogatepass" if encoding == "utf-8" else "strict")
     except UnicodeDecodeError as error:
@@ -141,7 +141,7 @@ def decode(data: bytes, options: Options, path: Path) -> str:
 
 
 def encode(text: str, options: Options, path: Path) -> bytes:
-    encoding = _narrow(options)
+    encoding = narrow(options)
     try:
         return text.encode(encoding, "surrogatepass" if encoding == "utf-8" else "strict")
     except UnicodeEncodeError as error:

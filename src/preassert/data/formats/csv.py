@@ -6,28 +6,38 @@ import codecs
 import csv
 import io
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from preassert.data.formats.base import Chunk, Covered, Reader
+from preassert.data.formats.comments import SIGN, is_comment, is_header, likeliest
 from preassert.data.source import Source
 from preassert.lazy import need
 
 DELIMITERS = (",", ";", "\t", "|")
 _BLOCK_BYTES = 1 << 20  # with 8 MiB the peak was 230 MiB for 100 MB of CSV and 430 MiB for 800 MB; with 1 MiB, 160 for both
 _BATCH_ROWS = 1 << 16
+_HEAD_LIMIT = 100_000  # comment lines above a header
 _FIELD_LIMIT = 1 << 28  # characters; the standard library's own limit is 128 KiB, short for a document in a cell
 
 
 class CsvReader(Reader):
-    """One CSV or TSV file. Empty lines are no rows; a byte order mark is skipped; quoted fields may hold line breaks."""
+    """One CSV or TSV file. Empty lines and comments (:mod:`preassert.data.formats.comments`) are no rows.
+
+    A byte order mark is skipped; quoted fields may hold line breaks.
+    """
 
     text = True
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.encoding = _encoding(source.head(4))
+        self._delimiters = ("\t",) if source.suffix in (".tsv", ".tab") else DELIMITERS
+        self._head = self._count_head_lines()
+        self._trailing_comment = False
         self.delimiter = "\t" if source.suffix in (".tsv", ".tab") else self._sniff_delimiter()
 
     def columns(self) -> tuple[str, ...]:
@@ -44,11 +54,14 @@ class CsvReader(Reader):
         names = self.columns()
         positions = {column: names.index(column) for column in columns}
         done = 0
+        if self.source.comment is not None:  # such a line may have as many fields as a record
+            yield from self._plain_chunks(positions, 0)
+            return
         try:
             for batch in self._arrow_batches(positions):
                 yield Chunk(done + 1, batch)
                 done += len(next(iter(batch.values())))
-        except pa.ArrowInvalid:  # a row with too few or too many fields, or one larger than a block
+        except pa.ArrowInvalid:  # a row with too few or too many fields, perhaps a comment, or one larger than a block
             yield from self._plain_chunks(positions, done)
 
     def _arrow_batches(self, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -63,7 +76,7 @@ class CsvReader(Reader):
             opened = arrow_csv.open_csv(
                 stream,
                 read_options=arrow_csv.ReadOptions(
-                    block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding
+                    block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding, skip_rows=self._head
                 ),
                 parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
@@ -71,6 +84,8 @@ class CsvReader(Reader):
             for batch in opened:
                 taken = batch.slice(min(skip, len(batch)))
                 skip -= len(batch) - len(taken)
+                if len(self._first_record) == 1:
+                    _refuse_comments(taken.column(0))
                 if len(taken):
                     yield {column: taken.column(wanted.index(name)) for column, name in fields.items()}
 
@@ -116,7 +131,7 @@ class CsvReader(Reader):
         if last in (b"", b"\n", b"\r"):
             return None
         line, record = deque(self._records(), maxlen=1).pop()
-        return line if len(record) < width else None
+        return line if len(record) < width and not self._trailing_comment else None
 
     def lines(self, rows: Sequence[int]) -> tuple[int, ...]:
         wanted = set(rows)
@@ -135,13 +150,15 @@ class CsvReader(Reader):
         return tuple(found)
 
     def _plain_up_to(self, line: int) -> bool:
-        """Whether each line up to ``line`` is a record: no quotes, no empty lines. Looks at bytes only, so it is fast."""
-        if self.encoding != "utf8":
+        """Whether each line up to ``line`` is a record: no quotes, empty lines or ``#``. Looks at bytes only, so it is fast."""
+        if self.encoding != "utf8" or self._head or self.source.comment is not None:
             return False
         with self.source.open() as stream:
             while line > 0 and (block := stream.read(_BLOCK_BYTES)):
                 block = b"\n" + block + stream.readline(_FIELD_LIMIT)
                 if b'"' in block or b"\n\n" in block or b"\n\r\n" in block or block.count(b"\r") != block.count(b"\r\n"):
+                    return False
+                if b"\n#" in block:
                     return False
                 line -= block.count(b"\n") - 1
         return True
@@ -149,32 +166,89 @@ class CsvReader(Reader):
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """(1-based line on which it starts, fields) of every record, the header included."""
         limit = csv.field_size_limit(_FIELD_LIMIT)
+        number = start = width = 0
+        between = True  # the next line begins a record
+        comment = False  # the last line was one
+
+        def lines(text: Iterable[str]) -> Iterator[str]:
+            nonlocal number, start, between, comment
+            for line in text:
+                number += 1
+                comment = between and self._is_comment(line, number, width)
+                if comment:
+                    continue
+                if between:
+                    start, between = number, False
+                yield line
+
         try:
-            encoding = "utf-8-sig" if self.encoding == "utf8" else self.encoding
-            with self.source.open() as stream, io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="") as text:
-                reader = csv.reader(text, delimiter=self.delimiter)
-                line = 1
-                for record in reader:
+            with self._open_text() as text:
+                for record in csv.reader(lines(text), delimiter=self.delimiter):
+                    between = True
                     if record:
-                        yield line, record
-                    line = reader.line_num + 1
+                        width = width or len(record)
+                        yield start, record
+                self._trailing_comment = comment
         except csv.Error as error:
-            raise ValueError(f"line {line}: {error}") from error
+            raise ValueError(f"line {start}: {error}") from error
         finally:
             csv.field_size_limit(limit)
+
+    def _is_comment(self, line: str, number: int, width: int) -> bool:
+        if number <= self._head:
+            return True
+        if self.source.comment is not None:
+            return line.startswith(self.source.comment)
+        return width > 0 and line.startswith(SIGN) and is_comment(line, self.delimiter, width)
+
+    @contextmanager
+    def _open_text(self) -> Iterator[io.TextIOWrapper]:
+        """The lines with their ends, without a byte order mark; bytes that are not UTF-8 as surrogates."""
+        encoding = "utf-8-sig" if self.encoding == "utf8" else self.encoding
+        with self.source.open() as stream, io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="") as text:
+            yield text
+
+    def _count_head_lines(self) -> int:
+        """Lines above the header: comments, and empty lines between them."""
+        start = self.source.head(64).removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+        if self.source.comment is not None or not (start.startswith(SIGN.encode()) or self.encoding != "utf8"):
+            return 0
+        marked: list[tuple[int, str]] = []
+        follow = None
+        with self._open_text() as text:
+            for number, line in enumerate(text, start=1):
+                if line.startswith(SIGN):
+                    marked.append((number, line.rstrip("\r\n")))
+                elif line.strip("\r\n"):
+                    follow = line.rstrip("\r\n")
+                    break
+                if len(marked) > _HEAD_LIMIT:
+                    raise ValueError(f"more than {_HEAD_LIMIT:,} lines at its start begin with {SIGN}")
+        columns = self.source.columns if self.source.header else ()
+        above = takewhile(lambda entry: not is_header(entry[1], follow, columns, self._delimiters), marked)
+        return max((number for number, _ in above), default=0)
 
     def _sniff_delimiter(self) -> str:
         """The delimiter that splits the first record into most fields; the comma when none does."""
         self.delimiter = ","
         fields = self._first_record
-        if len(fields) > 1:
-            return ","
-        line = fields[0] if fields else ""
-        best = max(DELIMITERS, key=line.count)
-        if line.count(best):
+        best = likeliest(fields[0], DELIMITERS) if len(fields) == 1 else ","
+        if best != "," and best in fields[0]:
             del self._first_record
             return best
         return ","
+
+
+def _refuse_comments(values: Any) -> None:
+    """In a file of one column a comment has as many fields as a record; only its line, quotes included, tells.
+
+    Raises:
+        pyarrow.ArrowInvalid: one of the values may be a comment.
+    """
+    pa = need("pyarrow", extra="data", purpose="read CSV files")
+    pc = need("pyarrow.compute", extra="data", purpose="read CSV files")
+    if pc.any(pc.or_(pc.starts_with(values, f"{SIGN} "), pc.equal(values, SIGN))).as_py():
+        raise pa.ArrowInvalid("perhaps a comment")
 
 
 def _encoding(head: bytes) -> str:

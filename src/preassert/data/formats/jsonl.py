@@ -7,16 +7,25 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preassert.data.formats.base import Chunk, Covered, Reader
+from preassert.data.source import Source
 from preassert.lazy import need
 
 _BLOCK_BYTES = 4 << 20
 _LINE_LIMIT = 256 << 20
 MAX_BROKEN = 20  # lines that are no JSON objects; with more, the file is not JSON Lines
 _BOM = b"\xef\xbb\xbf"
+_MAY_BE_COMMENT = b"#/ \t\r"  # first bytes
 
 
 class JsonLinesReader(Reader):
-    """One JSON Lines file. Empty lines are no rows. A line that is no JSON object is a row without values, and noted."""
+    """One JSON Lines file. A line that is no JSON object is a row without values, and noted.
+
+    Empty lines are no rows, nor are lines that begin with ``#`` or ``//``, which :mod:`preassert.remap` copies.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._comments: list[int] = []  # the lines of the last reading
 
     def columns(self) -> None:
         return None
@@ -57,6 +66,11 @@ class JsonLinesReader(Reader):
                 batch, size, first = [], 0, row + 1
         if batch:
             yield _chunk(first, columns, batch, seen)
+        if self._comments:
+            noun = "line is a comment" if len(self._comments) == 1 else "lines are comments"
+            self.notes.append(
+                f"line {self._comments[0]}: {len(self._comments):,} {noun}, which most readers of JSON Lines refuse"
+            )
         self.absent = tuple(column for at, column in enumerate(columns) if at not in seen)
 
     def lines(self, rows: Sequence[int]) -> tuple[int, ...]:
@@ -71,6 +85,15 @@ class JsonLinesReader(Reader):
         return tuple(found)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """(1-based line, content) of every line that is neither blank nor a comment."""
+        self._comments = []
+        for number, line in self._all_lines():
+            if line[:1] in _MAY_BE_COMMENT and line.lstrip().startswith((b"#", b"//")):
+                self._comments.append(number)
+            else:
+                yield number, line
+
+    def _all_lines(self) -> Iterator[tuple[int, bytes]]:
         """(1-based line, content) of every line that is not blank."""
         number = 0
         rest = b""

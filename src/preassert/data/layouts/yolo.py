@@ -282,11 +282,11 @@ def looks_like_labels(folder: str) -> bool:
         return False
     for file in files[:20]:
         try:
-            with open(file, encoding="utf-8") as stream:
-                line = stream.readline(4096)
+            with open(file, encoding="utf-8-sig") as stream:
+                lines = [stream.readline(4096) for _ in range(20)]
         except (OSError, UnicodeDecodeError):
             return False
-        fields = line.split()
+        fields = next((fields for fields in map(str.split, lines) if fields and not _is_comment(fields)), [])
         if fields and (len(fields) < 5 or any(_float(text) is None for text in fields[1:5])):
             return False
     return True
@@ -307,9 +307,13 @@ def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histog
     outside_lines: list[int] = []
     odd_sizes: list[int] = []
     broken: list[tuple[int, str]] = []
+    comments: list[int] = []
     for number, line in enumerate(text.split("\n"), start=1):
         fields = line.split()
         if not fields:
+            continue
+        if _is_comment(fields):
+            comments.append(number)
             continue
         report.scanned["boxes"] += 1
         classes.feed([fields[0]], number, text=True)
@@ -339,6 +343,10 @@ def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histog
         report.findings.append(_outside(file, outside, outside_lines))
     for line_number, reason in broken[:MAX_ROWS]:
         report.findings.append(bad_input(file, f"line {line_number}: {reason}", line=line_number))
+    if comments:
+        noun = "line is a comment" if len(comments) == 1 else "lines are comments"
+        message = f"line {comments[0]}: {len(comments):,} {noun}; a loader that expects numbers drops the whole picture"
+        report.findings.append(note(file, message, severity="warning"))
     if odd_sizes:
         message = (
             f"line {odd_sizes[0]}: width or height outside 0..1 ({len(odd_sizes)} boxes); the loader drops the whole picture"
@@ -386,6 +394,11 @@ def _outside(file: str, outside: dict[Plain, int], lines: list[int]) -> Finding:
         count=len(lines),
         fix="divide by width and height of the picture" if pixels else "clip the box to the picture",
     )
+
+
+def _is_comment(fields: list[str]) -> bool:
+    """Whether a line begins with ``#``: ``preassert remap`` copies it."""
+    return fields[0].startswith("#")
 
 
 def _float(text: str) -> float | None:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from preassert.data.formats import comments
+from preassert.data.formats.csv import DELIMITERS
 from preassert.errors import InputError, UsageError
 from preassert.labels.values import shown_list
 from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
-from preassert.remap.streams import UTF8_BOM, blocks, decode, encode, sink, wide_encoding
+from preassert.remap.streams import UTF8_BOM, blocks, decode, encode, narrow, sink, wide_encoding
 
 RECORD_LIMIT_BYTES = 1 << 26  # a longer record is an unclosed quote
 _QUOTE, _HASH = 0x22, 0x23
@@ -78,15 +80,8 @@ class Layout:
         self.comments = 0
 
     def is_comment(self, line: bytes) -> bool:
-        """A line that begins with the comment sign; without ``--comment``, one with ``#`` that cannot be a record."""
-        sign = self.options.comment
-        if sign is not None:
-            return line.startswith(sign.encode())
-        if not line.startswith(b"#"):
-            return False
-        if self.width == 1:
-            return line.rstrip(b"\r\n") == b"#" or line.startswith(b"# ")
-        return line.rstrip(b"\r\n").count(self.delimiter.encode()) != self.width - 1
+        # Latin-1 has a character for every byte, and what counts here is ASCII.
+        return comments.is_comment(line.decode("latin-1"), self.delimiter, self.width, _sign(self.options))
 
 
 def _split(text: str, delimiter: str) -> list[str]:
@@ -96,36 +91,85 @@ def _split(text: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [""])
 
 
-def _delimiter(header: str, options: Options, path: Path) -> str:
+def _sign(options: Options) -> str | None:
+    """What comments begin with, as :attr:`Layout.is_comment` sees it."""
+    return None if options.comment is None else options.comment.encode().decode("latin-1")
+
+
+def _delimiters(options: Options, path: Path) -> tuple[str, ...]:
+    """The one that is given, else all that are possible, the usual one first."""
     if options.delimiter is not None:
         delimiter = {"\\t": "\t", "tab": "\t"}.get(options.delimiter, options.delimiter)
         if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
             raise UsageError(f"--delimiter must be one ASCII character, not {options.delimiter!r}")
-        return delimiter
+        return (delimiter,)
     usual = "\t" if {".tsv", ".tab"} & {suffix.lower() for suffix in path.suffixes[-2:]} else ","
-    candidates = [usual, *(mark for mark in ",;\t|" if mark != usual)]
+    return (usual, *(mark for mark in DELIMITERS if mark != usual))
+
+
+def _delimiter(header: str, options: Options, path: Path) -> str:
+    candidates = _delimiters(options, path)
     if options.column is not None and options.header:
         for candidate in candidates:
             if options.column in _split(header, candidate):
                 return candidate
-    return max(candidates, key=lambda mark: (header.count(mark) > 0, mark == usual, header.count(mark)))
+    return comments.likeliest(header, candidates)
 
 
-def _head(data: bytes, options: Options, whole: bool) -> tuple[int, int] | None:
+def _head(data: bytes, options: Options, whole: bool, path: Path) -> tuple[int, int] | None:
     """Bounds of the header (or, without one, of the first record) in the first bytes; None when more bytes are needed."""
     position = len(UTF8_BOM) if data.startswith(UTF8_BOM) else 0
-    column = options.column.encode() if options.column and options.column.isascii() else None
+    sign = (options.comment or comments.SIGN).encode()
+    follow: str | None = None
     while True:
-        found = _HEAD.match(data, position)
+        found = _LINE.match(data, position)
+        line = found.group().rstrip(b"\r\n") if found else data[position:]
+        if found is None and not whole:
+            return None
+        if line.startswith(sign):
+            if follow is None and options.comment is None:
+                after = _line_after(data, position, sign, whole)
+                if after is None:
+                    return None
+                follow = after.decode("latin-1")
+            if options.comment is None and comments.is_header(
+                line.decode("latin-1"), follow or None, _wanted(options), _delimiters(options, path)
+            ):
+                return _record_at(data, position, whole)
+        elif line:
+            return _record_at(data, position, whole)
         if found is None:
-            return (position, len(data)) if whole else None
-        line = found.group().rstrip(b"\r\n")
-        comment = line.startswith((options.comment or "#").encode()) and (
-            options.comment is not None or not options.header or column is None or column not in line
-        )
-        if line and not comment:
-            return position, found.end()
+            return position, len(data)
         position = found.end()
+
+
+def _record_at(data: bytes, position: int, whole: bool) -> tuple[int, int] | None:
+    found = _HEAD.match(data, position)
+    if found is None:
+        return (position, len(data)) if whole else None
+    return position, found.end()
+
+
+def _line_after(data: bytes, position: int, sign: bytes, whole: bool) -> bytes | None:
+    """The next line that is neither empty nor begins with ``sign``; empty if there is none, None if more bytes must tell."""
+    while found := _LINE.match(data, position):
+        line = found.group().rstrip(b"\r\n")
+        if line and not line.startswith(sign):
+            return line
+        position = found.end()
+    if not whole:
+        return None
+    return b"" if data[position:].startswith(sign) else data[position:]
+
+
+def _wanted(options: Options) -> tuple[str, ...]:
+    """The column as it stands in the bytes of the file."""
+    if options.column is None or not options.header:
+        return ()
+    try:
+        return (options.column.encode(narrow(options)).decode("latin-1"),)
+    except UnicodeEncodeError:
+        return ()  # Layout says that there is no such column
 
 
 def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
@@ -136,7 +180,7 @@ def parts(path: Path, options: Options) -> Iterator[tuple[Layout, Part]]:
     head = None
     while head is None and not ended:
         buffer, ended = _more(source, buffer, at_least=len(buffer))
-        head = _head(buffer, options, ended)
+        head = _head(buffer, options, ended, path)
         if head is None and len(buffer) > RECORD_LIMIT_BYTES:
             raise InputError(str(path), "no end of the first line within 64 MB: not a CSV file, or a quote is not closed")
     if head is None or not buffer.strip():
@@ -198,7 +242,7 @@ def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) ->
             done = after
             continue
         start, done = done, found.end()
-        if buffer[start] == comment and layout.is_comment(buffer[start:done]):
+        if buffer[start] == comment and layout.is_comment(_first_line(buffer, start)):
             layout.comments += 1
         elif not first_column or start + 2 < done or buffer[start:done].strip(b"\r\n"):
             add_start(start)
@@ -206,6 +250,11 @@ def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) ->
             add_raw(found[1])
     part.data = buffer[:done]
     return part, done
+
+
+def _first_line(buffer: bytes, start: int) -> bytes:
+    found = _LINE.match(buffer, start)
+    return found.group() if found else buffer[start:]
 
 
 def _pass_over(layout: Layout, buffer: bytes, start: int, line: int, ended: bool) -> int:
