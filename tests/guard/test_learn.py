@@ -22,6 +22,7 @@ from preassert.guard.learn import (
     InputContract,
     caller,
     check,
+    check_contract,
     example_batch,
     in_words,
     last_accepted,
@@ -531,6 +532,9 @@ def test_the_command_says_what_a_model_accepts(program: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--contract", "absent.json", "--data", "my_training:train"], "absent.json: no such file"),
+        (["--contract", "absent.json"], "give --data module:callable"),
+        (["--model", "my_training:net", "a.csv"], "not from files"),
         (["--model", "my_training:nothing"], "gives a int, a torch.nn.Module is expected"),
         (["--model", "my_training:absent"], "has no 'absent'"),
         (["--model", "no_such_module:net"], "no module 'no_such_module'"),
@@ -543,4 +547,68 @@ def test_the_command_says_what_a_model_accepts(program: Path, capsys: pytest.Cap
 )
 def test_the_command_refuses(arguments: list[str], words: str, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+# --- a contract that was written
+
+
+def written(program: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["check", "--model", "my_training:net", "--contract", "c.json"]) == 2  # no example batch: nothing is known
+    assert main(["check", "--model", "my_training:net", "--data", "my_training:train", "--contract", "c.json"]) == 1
+    capsys.readouterr()
+    contract: dict[str, Any] = json.loads((program / "c.json").read_text())
+    return contract
+
+
+def test_data_against_a_written_contract(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same findings, and the model is not built."""
+    contract = written(program, capsys)
+    assert json.loads(json.dumps(Contract.read("c.json").to_dict())) == contract
+    text = PROGRAM.replace("def net():", "def net():\n    raise AssertionError('built')\n\ndef old():")
+    (program / "later.py").write_text(text, encoding="utf-8")
+    assert main(["check", "--contract", "c.json", "--data", "later.py:train", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    errors = [f for f in report["findings"] if f["severity"] == "error"]
+    found = {
+        (f["hazard"], f["where"]["file"], f["where"]["column"], tuple(f["values"]), tuple(f["dataset_indices"])) for f in errors
+    }
+    assert found == {(EMBEDDING, "later.py:train", "0", (10,), (11,)), (TARGET, "later.py:train", "1", (3,), (11,))}
+    assert report["scanned"]["contract"] == contract
+    assert main(["check", "--contract", "c.json", "--data", "later.py:train", "--batches", "2"]) == 0
+    assert json.loads((program / "c.json").read_text()) == contract
+    sys.modules.pop("later", None)
+
+
+def test_inputs_that_the_batches_do_not_have(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contract = Contract.from_dict(written(program, capsys), "c.json")
+    report = check_contract(contract, [{"0": torch.tensor([[1, 2]])}])
+    assert [(f.severity, f.where.column) for f in report.findings] == [("warning", "1")]
+    with pytest.raises(UsageError, match=r"batches hold input_ids; the contract is about batch\[0\], batch\[1\]"):
+        check_contract(contract, [{"input_ids": torch.tensor([[1, 2]])}])
+
+
+AN_INPUT = {"name": "0", "dtype": "torch.int64", "legal": [], "excluded": [], "uses": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": "preassert.contract/2"}, "not a contract"),
+        ({"inputs": None}, "a damaged contract"),
+        ({"inputs": {"0": {}}}, "a damaged contract: no 'legal'"),
+        ({"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [], "highest": "9"}}}, "'9' where a"),
+        (
+            {"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [], "hazard": "zzz"}}},
+            "hazard 'zzz'",
+        ),
+        ({"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [{}]}}}, "a damaged contract"),
+    ],
+)
+def test_a_damaged_contract_is_refused(
+    change: dict[str, Any], words: str, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"schema": "preassert.contract/1", "model": "net", "depth": "meta", "inputs": {}, "notes": []}
+    (program / "c.json").write_text(json.dumps({**good, **change}))
+    assert main(["check", "--contract", "c.json", "--data", "my_training:train"]) == 2
     assert words in capsys.readouterr().err

@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         "--data", action="append", metavar="PATH|MODULE:CALLABLE", help="data for a checkpoint or a model; repeatable"
     )
     model.add_argument("--model", metavar="MODULE:CALLABLE", help="learn what this model accepts, in one dry run")
-    model.add_argument("--contract", metavar="FILE", help="write what --model was found to accept")
+    model.add_argument("--contract", metavar="FILE", help="write what --model accepts; without --model: hold --data against it")
     model.add_argument("--batches", type=int, metavar="N", help="check the first N batches of the data only")
     answer = out.add_argument_group("answer")
     answer.add_argument("--json", action="store_true", help="the report as JSON on standard output")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as leave:
         return EXIT_USAGE if leave.code else 0
     _fill_from_project(arguments)
-    if not arguments.target and not arguments.model:
+    if not arguments.target and not arguments.model and not arguments.contract:
         raise UsageError("what is to be checked? Give files, folders or globs (see --help)")
     with _Progress(enabled=not arguments.quiet and not arguments.json and sys.stderr.isatty()) as progress:
         report = _run(arguments, progress)
@@ -99,10 +99,12 @@ def _run(arguments: argparse.Namespace, progress: _Progress) -> Report:
     from preassert.data.scan import Options
     from preassert.data.targets import check_targets
 
-    if arguments.model:
+    if arguments.model or arguments.contract:
+        if arguments.target:
+            raise UsageError("--model and --contract take their data from --data module:callable, not from files")
         return _check_model(arguments)
-    if arguments.contract or arguments.batches:
-        raise UsageError("--contract and --batches go with --model")
+    if arguments.batches:
+        raise UsageError("--batches goes with --model or --contract")
     checkpoints = [target for target in arguments.target if _is_checkpoint(arguments, target)]
     others = [target for target in arguments.target if target not in checkpoints]
     if arguments.data and not checkpoints:
@@ -192,7 +194,7 @@ def _existing(path: str, option: str) -> str:
 def _fill_from_project(arguments: argparse.Namespace) -> None:
     """Take what the command line leaves open from ``[tool.preassert]`` of the nearest pyproject.toml."""
     stated = _project_options()
-    if not arguments.target and not arguments.model:
+    if not arguments.target and not arguments.model and not arguments.contract:
         arguments.target = _strings(stated, "paths")
     if arguments.column is None and "column" in stated:
         arguments.column = _strings(stated, "column")

@@ -27,8 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from preassert import hazards
 from preassert.data.rules import Report
-from preassert.errors import UsageError
+from preassert.data.source import read_small, reading
+from preassert.errors import InputError, UsageError
 from preassert.guard import blame, dryrun, guard
 from preassert.guard.dryrun import DEPTHS, Depth, NeedsValues, Outcome
 from preassert.model import Finding, Where
@@ -122,6 +124,32 @@ class Contract:
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
+    @classmethod
+    def from_dict(cls, content: Any, where: str) -> Contract:
+        """What ``to_dict`` gave; ``where`` names its source in errors.
+
+        Raises:
+            InputError: it is no contract of this version.
+        """
+        if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
+            raise InputError(where, f"not a contract (no schema {SCHEMA!r})")
+        try:
+            inputs = {str(name): _input_from(entry) for name, entry in content["inputs"].items()}
+            return cls(str(content["model"]), str(content["depth"]), inputs, [str(note) for note in content["notes"]])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(where, f"a damaged contract: {f'no {error}' if isinstance(error, KeyError) else error}") from error
+
+    @classmethod
+    def read(cls, path: str) -> Contract:
+        """What ``write`` wrote.
+
+        Raises:
+            InputError: the file cannot be read, or holds no contract of this version.
+        """
+        with reading(path):
+            content = json.loads(read_small(path))
+        return cls.from_dict(content, path)
+
     def write(self, path: str) -> None:
         """Write as JSON; a reader never sees half a file."""
         folder = os.path.dirname(os.path.abspath(path))
@@ -136,6 +164,27 @@ class Contract:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _input_from(entry: Mapping[str, Any]) -> InputContract:
+    """One input of a contract that was written; raises TypeError or ValueError where it is damaged."""
+    found = InputContract(
+        **{
+            **entry,
+            "legal": tuple(entry["legal"]),
+            "excluded": tuple(entry["excluded"]),
+            "uses": [Use(**use) for use in entry["uses"]],
+        }
+    )
+    for value in (found.lowest, found.highest, found.max_length, *found.legal, *found.excluded):
+        if value is not None and type(value) not in (int, float):
+            raise ValueError(f"{value!r} where a number is expected")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"a number of {value.bit_length()} bits, more than an int64 has")
+    for slug in (found.hazard, found.length_hazard):
+        if slug is not None and slug not in hazards.slugs():
+            raise ValueError(f"unknown hazard {slug!r}")
+    return found
 
 
 # --- batches: tensors by name --------------------------------------------------------------------------------------------
@@ -639,8 +688,10 @@ def check(
 
 
 class _Checker:
+    """``model`` None: a contract is given, and combinations of values are not tried."""
+
     def __init__(
-        self, model: nn.Module, loader: Iterable[Any], loss: Callable[..., Any] | None, contract: Contract | None
+        self, model: nn.Module | None, loader: Iterable[Any], loss: Callable[..., Any] | None, contract: Contract | None
     ) -> None:
         self.model = model
         self.loader = loader
@@ -649,6 +700,7 @@ class _Checker:
         self.name = type(getattr(loader, "dataset", loader)).__name__
         self.found: dict[tuple[str, str], _Offence] = {}
         self.shapes: set[Any] = set()
+        self.inputs: dict[str, None] = {}  # names that occurred in batches
         self.learner: _Learner | None = None
 
     def check(self, batches: int | None) -> Report:
@@ -656,7 +708,9 @@ class _Checker:
         for batch in self.loader:
             if batches is not None and seen >= batches:
                 break
-            self.contract = self.contract or learn(self.model, batch, loss=self.loss)
+            if self.contract is None:
+                assert self.model is not None
+                self.contract = learn(self.model, batch, loss=self.loss)
             samples += self.look(batch, seen)
             seen += 1
         if self.contract is None:
@@ -668,6 +722,7 @@ class _Checker:
     def look(self, batch: Any, number: int) -> int:
         assert self.contract is not None
         leaves = leaves_of(batch)
+        self.inputs.update(dict.fromkeys(leaves))
         clean = True
         rows = 0
         for name, leaf in leaves.items():
@@ -683,16 +738,16 @@ class _Checker:
                 clean = False
                 self.note_length(demand, leaf, number)
         shape = tuple((name, tuple(leaf.shape)) for name, leaf in leaves.items())
-        if clean and shape not in self.shapes and len(self.shapes) < _MAX_SHAPES:
+        if self.model is not None and clean and shape not in self.shapes and len(self.shapes) < _MAX_SHAPES:
             self.shapes.add(shape)
-            self.run_dry(batch, number)
+            self.run_dry(self.model, batch, number)
         return rows
 
-    def run_dry(self, batch: Any, number: int) -> None:
+    def run_dry(self, model: nn.Module, batch: Any, number: int) -> None:
         """What no range of one input can say: combinations of values. Once for each shape."""
         if self.learner is None:
             try:
-                self.learner = _Learner(self.model, batch, self.loss)
+                self.learner = _Learner(model, batch, self.loss)
             except UsageError:
                 return
         learner = self.learner
@@ -783,45 +838,104 @@ class _Offence:
         )
 
 
+def check_contract(contract: Contract, loader: Iterable[Any], *, batches: int | None = None) -> Report:
+    """Does the data keep to a contract that was learned before? The model is not built.
+
+    What no range of one input can say (combinations of values) only :func:`check` can find.
+
+    Args:
+        contract: what :func:`learn` gave, or :meth:`Contract.read`.
+        loader, batches: as for :func:`check`.
+
+    Returns:
+        As :func:`check` does; an input of the contract that no batch has is a warning.
+
+    Raises:
+        UsageError: the loader is empty, or its batches have no input of the contract.
+    """
+    blame.watch()
+    try:
+        checker = _Checker(None, loader, None, contract)
+        report = checker.check(batches)
+    finally:
+        blame.unwatch()
+    lost = [name for name in contract.inputs if name not in checker.inputs]
+    if lost and len(lost) == len(contract.inputs):
+        found = ", ".join(map(in_words, checker.inputs)) or "no tensors"
+        raise UsageError(f"{checker.name}: batches hold {found}; the contract is about {', '.join(map(in_words, lost))}")
+    report.findings += [
+        Finding(None, "warning", Where(checker.name, column=name), f"{in_words(name)}: in the contract, but in no batch")
+        for name in lost
+    ]
+    return report
+
+
 # --- command -------------------------------------------------------------------------------------------------------------
 
 
-def check_command(model: str, data: Sequence[str] = (), *, contract: str | None = None, batches: int | None = None) -> Report:
-    """``preassert check --model module:callable [--data module:callable] [--contract FILE]``.
+def check_command(
+    model: str | None, data: Sequence[str] = (), *, contract: str | None = None, batches: int | None = None
+) -> Report:
+    """``preassert check --model module:callable [--data module:callable] [--contract FILE]``, or without ``--model``.
 
     Args:
         model: names a callable without arguments (or a module itself) that gives a module, or ``(module, loss)``.
             ``package.module:name`` is imported from the current folder, ``path/to/file.py:name`` from that file.
+            None: the data is held against what ``contract`` says.
         data: as ``model``; each gives a DataLoader or another iterable of batches.
-        contract: file to write the contract to.
+        contract: file to write the contract to, or without ``model`` to read it from.
         batches: look at that many batches of each only.
 
     Raises:
         UsageError: a name cannot be loaded, or the model cannot be run.
+        InputError: ``contract`` is no contract.
     """
     # What the user's program prints must not get into a report on standard output.
     with contextlib.redirect_stdout(sys.stderr):
-        made = _made(model)
-        module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-        if not isinstance(module, nn.Module):
-            raise UsageError(f"--model {model}: gives a {type(module).__name__}, a torch.nn.Module is expected")
-        report = Report()
-        learned: Contract | None = None
-        for name in data:
-            loader = _made(name)
-            if not isinstance(loader, Iterable):
-                raise UsageError(f"--data {name}: gives a {type(loader).__name__}, an iterable of batches is expected")
-            found = check(module, loader, loss=loss, batches=batches, contract=learned)
-            learned = learned or _contract_from(found)
-            report.extend(Report([_renamed(finding, name) for finding in found.findings], found.scanned))
-        if learned is None:
-            learned = learn(module, loss=loss)
-            report.scanned["contract"] = learned.to_dict()
-    report.findings += [_in_words(demand, model) for demand in learned.inputs.values()]
-    report.findings += [Finding(None, "info", Where(model), note) for note in learned.notes]
-    if contract is not None:
-        learned.write(contract)
+        if model is not None:
+            report, learned = _learned_and_checked(model, data, batches)
+            if contract is not None:
+                learned.write(contract)
+        elif contract is not None and data:
+            learned = Contract.read(contract)
+            report = Report()
+            for name in data:
+                _take(report, check_contract(learned, _loader(name), batches=batches), name)
+        else:
+            raise UsageError("--contract without --model holds data against a contract: give --data module:callable")
+    report.findings += [_in_words(demand, model or learned.model) for demand in learned.inputs.values()]
+    report.findings += [Finding(None, "info", Where(model or learned.model), note) for note in learned.notes]
     return report
+
+
+def _learned_and_checked(model: str, data: Sequence[str], batches: int | None) -> tuple[Report, Contract]:
+    made = _made(model)
+    module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"--model {model}: gives a {type(module).__name__}, a torch.nn.Module is expected")
+    report = Report()
+    learned: Contract | None = None
+    for name in data:
+        found = check(module, _loader(name), loss=loss, batches=batches, contract=learned)
+        learned = learned or Contract.from_dict(found.scanned["contract"], model)
+        _take(report, found, name)
+    if learned is None:
+        learned = learn(module, loss=loss)
+        report.scanned["contract"] = learned.to_dict()
+    return report, learned
+
+
+def _loader(name: str) -> Iterable[Any]:
+    loader = _made(name)
+    if not isinstance(loader, Iterable):
+        raise UsageError(f"--data {name}: gives a {type(loader).__name__}, an iterable of batches is expected")
+    return loader
+
+
+def _take(report: Report, found: Report, name: str) -> None:
+    """Add what was found in the data that the user knows by ``name``."""
+    renamed = [dataclasses.replace(finding, where=dataclasses.replace(finding.where, file=name)) for finding in found.findings]
+    report.extend(Report(renamed, found.scanned))
 
 
 def _in_words(demand: InputContract, model: str) -> Finding:
@@ -830,27 +944,6 @@ def _in_words(demand: InputContract, model: str) -> Finding:
     reached = ", ".join(dict.fromkeys(f"{use.operator} in {use.module}" if use.module else use.operator for use in demand.uses))
     message = f"{in_words(demand.name)} in {demand.valid}{length}" + (f": reaches {reached}" if reached else "")
     return Finding(demand.hazard, "info", Where(model, column=demand.name), message, valid=demand.valid)
-
-
-def _renamed(finding: Finding, name: str) -> Finding:
-    return dataclasses.replace(finding, where=dataclasses.replace(finding.where, file=name))
-
-
-def _contract_from(report: Report) -> Contract:
-    content = dict(report.scanned["contract"])
-    content.pop("schema")
-    inputs = {
-        name: InputContract(
-            **{
-                **entry,
-                "legal": tuple(entry["legal"]),
-                "excluded": tuple(entry["excluded"]),
-                "uses": [Use(**use) for use in entry["uses"]],
-            }
-        )
-        for name, entry in content.pop("inputs").items()
-    }
-    return Contract(inputs=inputs, **content)
 
 
 def _made(spec: str) -> Any:
