@@ -1,4 +1,4 @@
-"""FSDP on two gloo ranks: the rank with the bad label names it and ends at once, the launcher shows it, the other does not hang."""
+"""FSDP on two gloo ranks: the rank with the bad label names it and ends at once; the other does not hang."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_a_bad_label_on_one_rank(mode: str, tmp_path: Path) -> None:
         pytest.skip("no fully_shard in this torch")
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", str(script)]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "preassert", "run", "--mode", mode, *launch],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=120,
         check=False,
     )
     summary = done.stderr.partition("Root Cause (first observed failure):")[2]
@@ -63,4 +63,4 @@ def test_a_bad_label_on_one_rank(mode: str, tmp_path: Path) -> None:
     assert "target[3] = 5, valid 0..4" in summary
     assert "train.py:" in summary
     assert "finished" not in done.stdout
-    assert time.monotonic() - began < 200  # a hang would last until gloo's own half hour
+    assert time.monotonic() - began < 100  # a hang would last until gloo's own half hour
