@@ -597,12 +597,11 @@ AN_INPUT = {"name": "0", "dtype": "torch.int64", "legal": [], "excluded": [], "u
         ({"schema": "preassert.contract/2"}, "not a contract"),
         ({"inputs": None}, "a damaged contract"),
         ({"inputs": {"0": {}}}, "a damaged contract: no 'legal'"),
-        ({"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [], "highest": "9"}}}, "'9' where a"),
-        (
-            {"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [], "hazard": "zzz"}}},
-            "hazard 'zzz'",
-        ),
-        ({"inputs": {"0": {"name": "0", "dtype": "x", "legal": [], "excluded": [], "uses": [{}]}}}, "a damaged contract"),
+        ({"inputs": {"0": {**AN_INPUT, "highest": "9"}}}, "'9' where a number is expected"),
+        ({"inputs": {"0": {**AN_INPUT, "legal": [10**400]}}}, "more than an int64 has"),
+        ({"inputs": {"0": {**AN_INPUT, "hazard": "zzz"}}}, "unknown hazard 'zzz'"),
+        ({"inputs": {"0": {**AN_INPUT, "uses": [{}]}}}, "a damaged contract"),
+        ({"inputs": {"0": {**AN_INPUT, "more": 1}}}, "a damaged contract"),
     ],
 )
 def test_a_damaged_contract_is_refused(
