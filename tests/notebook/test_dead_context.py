@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -173,6 +174,12 @@ def test_restart_again(kernel: Any) -> None:
     assert kernel.run("import sys; sum('extra_extensions' in word for word in sys.orig_argv)").plain == "1"
     assert kernel.run("import os; os.system('echo from a child >&2')").stderr.strip() == "from a child"
     assert kernel.run("train(net), type(net) is Net").plain == "(0.5, True)"
+
+
+def test_the_new_process_can_be_interrupted(kernel: Any) -> None:
+    threading.Timer(1.0, kernel.manager.interrupt_kernel).start()
+    done = kernel.run("import time; time.sleep(60)", 30)
+    assert done.error["ename"] == "KeyboardInterrupt"
 
 
 def test_save_and_restore_by_hand(kernel: Any, tmp_path: Any) -> None:

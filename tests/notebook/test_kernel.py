@@ -74,6 +74,12 @@ def test_a_recorded_violation_is_told_though_the_cell_fails_otherwise(kernel: An
     assert "input[1] = 9" in done.html
 
 
+def test_a_cell_that_awaits(kernel: Any) -> None:
+    done = kernel.run("import asyncio\nawait asyncio.sleep(0)\nstep(torch.tensor([0, 1, 2, 6]))")
+    assert "target[3] = 6" in done.html
+    assert kernel.run("await asyncio.sleep(0, 'value')").plain == "'value'"
+
+
 def test_raised_from_a_violation(kernel: Any) -> None:
     done = kernel.run(
         "try:\n    step(torch.tensor([7, 0, 0, 0]))\nexcept Exception as error:\n    raise KeyError('epoch 3') from error"

@@ -48,6 +48,7 @@ def test_one_bad_value_does_not_take_others_with_it(tmp_path: Path) -> None:
     assert found == {"before": [1], "after": {2}}
     assert report.lost["lock"].startswith("TypeError: cannot pickle")
     assert report.lost["stubborn"] == "OSError: no such device"
+    assert report.unloaded == ["stubborn"]  # a folder that still has something is kept
 
 
 def test_only_those_that_share_are_one_group(tmp_path: Path) -> None:

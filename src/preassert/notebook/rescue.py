@@ -51,6 +51,7 @@ class Report:
     definitions: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
+    unloaded: list[str] = field(default_factory=list)  # saved, but could not be loaded: the folder still has them
     snapshot: str | None = None
     size_bytes: int = 0
 
@@ -337,4 +338,5 @@ def _run_all(todo: list[tuple[list[str], list[str], Callable[[], None]]], report
     else:
         failed = todo
     for names, _, _ in failed:
+        report.unloaded.extend(names)
         report.lost.update({name: reasons[name] for name in names})

@@ -134,8 +134,12 @@ class Session:
         except Exception as error:  # files of another process: a kernel must start whatever they hold
             self._welcome = ("The kernel has restarted; nothing could be restored", [f"{type(error).__name__}: {error}", folder])
             return
-        shutil.rmtree(folder, ignore_errors=True)
         lines = report.lines("restored")
+        if report.unloaded:
+            names = ", ".join(report.unloaded)
+            lines.append(f"{names}: still in {folder}; once the reason is gone, %preassert restore {folder} tries again")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         if self.snapshots.states:
             lines.append("next: run the cell that builds them, then %preassert snapshot load")
         self._welcome = ("The kernel has restarted, with a living CUDA context", lines)

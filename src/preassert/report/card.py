@@ -23,6 +23,7 @@ _FIXES_SHOWN, _CAUSES_SHOWN = 3, 3
 _FRAMES_CHARS = 200_000
 _QUOTED = re.compile("`([^`\n]+)`")
 
+# The class is doubled where a front end's own rules for tables would win (JupyterLab aligns cells to the right).
 _STYLE = """
 .preassert-card { border: 1px solid #8886; border-left: 5px solid #d64545; border-radius: 5px; padding: .5em 1em .7em;
   margin: .4em 0; max-width: 62em; font: 14px/1.5 system-ui, sans-serif; color: inherit;
@@ -34,10 +35,11 @@ _STYLE = """
 .preassert-card > h3:first-of-type { font-size: 17px; margin-top: .1em }
 .preassert-card p, .preassert-card ul, .preassert-card ol { margin: .3em 0; color: inherit }
 .preassert-card table { border-collapse: collapse; margin: .4em 0; color: inherit; font-size: 14px }
-.preassert-card table tr:nth-child(odd), .preassert-card table tr:nth-child(even) { background: transparent }
-.preassert-card table th, .preassert-card table td { text-align: left; vertical-align: top; padding: .12em 1em .12em 0; border: 0;
-  color: inherit; white-space: normal; max-width: none }
-.preassert-card table th { font-weight: 600; white-space: nowrap }
+.preassert-card.preassert-card table tr:nth-child(n) { background: transparent }
+.preassert-card.preassert-card table th, .preassert-card.preassert-card table td { text-align: left; vertical-align: top;
+  padding: .12em 1em .12em 0; border: 0; color: inherit; white-space: normal; max-width: none }
+.preassert-card.preassert-card table td.preassert-typed code { white-space: nowrap }
+.preassert-card.preassert-card table th { font-weight: 600; white-space: nowrap }
 .preassert-card code, .preassert-card pre { font: 13px/1.45 ui-monospace, monospace; color: inherit; background: #8882;
   border-radius: 3px; padding: .05em .3em }
 .preassert-card pre { padding: .5em .7em; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere }
@@ -75,7 +77,9 @@ def _as_code(quoted: re.Match[str]) -> str:
 
 def commands(lines: Iterable[tuple[str, str]]) -> str:
     """(what to type, what it does) for each line."""
-    rows = "".join(f"<tr><td><code>{shown(typed)}</code></td><td>{shown(does)}</td></tr>" for typed, does in lines)
+    rows = "".join(
+        f'<tr><td class="preassert-typed"><code>{shown(typed)}</code></td><td>{shown(does)}</td></tr>' for typed, does in lines
+    )
     return f"<table>{rows}</table>"
 
 
