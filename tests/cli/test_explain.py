@@ -31,10 +31,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, printed.out, printed.err
 
 
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "110")  # the report is as wide as the terminal
+
+
 def test_text_report_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, MASKS)
     assert code == 1
-    said = " ".join(out.split())  # however wide the terminal is
     for words in (
         "target-out-of-range:",
         "line 7:",
@@ -52,7 +56,7 @@ def test_text_report_says_it_all(capsys: pytest.CaptureFixture[str]) -> None:
         "CUDA_LAUNCH_BLOCKING=1 python train.py",
         "Next: preassert hazards target-out-of-range",
     ):
-        assert words in said, words
+        assert words in out, words
     first = out.splitlines()[:14]
     assert any(line.strip().startswith("Restart: required") for line in first), "verdict, evidence and restart are seen at once"
     assert max(map(len, out.splitlines())) <= 150
