@@ -48,6 +48,11 @@ STORIES: dict[str, tuple[tuple[str, dict[str, Any]], str | None]] = {
     "only C, few labels in the batch": (target(3, 5, 5, distinct=[5]), "labels start at 1, or num_classes is one too small"),
     "only C beside ignored": (target(-100, 5, 5, distinct=[5]), "labels start at 1, or num_classes is one too small"),
     "C and C+1": (target(0, 6, 5, distinct=[5, 6]), f"class ids have gaps ({REMAP}), or num_classes is smaller"),
+    "gaps, all labels known": (target(0, 5, 5, distinct=[5], labels=4), f"class ids have gaps (4 labels up to 5; {REMAP}), or"),
+    "too few classes, all labels known": (target(0, 5, 5, distinct=[5], labels=6), "num_classes is 5 and there are 6 labels"),
+    "two too few, all labels known": (target(0, 6, 5, distinct=[5, 6], labels=7), "num_classes is 5 and there are 7 labels"),
+    "labels 1..C, all known": (target(1, 5, 5, distinct=[5], labels=5), "labels start at 1; subtract 1"),
+    "only C, no 0, all known": (target(2, 5, 5, distinct=[5], labels=3), "labels start at 1, or num_classes"),
     "gaps, file known": (
         target(0, 6, 5, distinct=[5, 6], remap="preassert remap a.csv"),
         "class ids have gaps (preassert remap a.csv)",
@@ -212,6 +217,7 @@ KNOWN = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.flo
     distinct=st.lists(KNOWN, max_size=4),
     parameter=st.sampled_from([None, "a.position_embeddings", "table", ""]),
     signed_bits=st.sampled_from([None, 8, 16, 32, 64]),
+    labels=st.sampled_from([None, 1, 200]),
 )
 def test_any_numbers_are_answered(hazard: str, **numbers: Any) -> None:
     sentence = likely(hazard, **numbers)

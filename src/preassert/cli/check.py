@@ -30,6 +30,8 @@ examples:
   preassert check masks/ --classes 21 --ignore-index 255
   preassert check instances_train.json --classes 80
   preassert check ./checkpoint --data train.jsonl
+  preassert check --model train.py:model --data train.py:loader --contract contract.json
+  preassert check --contract contract.json --data train.py:loader
 
 exit codes: 0 clean, 1 findings (see --fail-on), 2 usage, 3 a missing extra
 Options may stand in pyproject.toml under [tool.preassert]: paths, column, classes, min, max, ignore-index, fail-on, dtype, as.

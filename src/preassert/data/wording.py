@@ -149,14 +149,14 @@ def likely_cause(tally: Tally) -> str | None:
     if not numbers:
         return None
     lowest, highest = rule.limits()
-    minimum, maximum = _extremes(tally)
+    labels = _labels(tally)
     return likely(
         rule.hazard,
         argument="target" if rule.hazard == TARGET else tally.column,
         count=tally.count,
         total=tally.elements,
-        minimum=minimum,
-        maximum=maximum,
+        minimum=min(labels) if labels else tally.minimum,
+        maximum=max(labels) if labels else tally.maximum,
         lowest=lowest,
         highest=highest,
         legal=rule.ignore,
@@ -164,14 +164,15 @@ def likely_cause(tally: Tally) -> str | None:
         parameter=tally.column,
         remap="preassert remap",  # the fix is the whole command, where it can do it
         signed_bits=-tally.width_bits if tally.width_bits is not None and tally.width_bits < 0 else None,
+        labels=len(labels) if labels else None,
     )
 
 
-def _extremes(tally: Tally) -> tuple[int | float | None, int | float | None]:
-    """Extremes of the column; where every value was counted, the ignored ones are left out: they say nothing of the labels."""
-    counted = () if tally.rule.real or tally.fractional else tally.histogram or ()
-    labels = [value for value in counted if isinstance(value, int) and value not in tally.rule.ignore]
-    return (min(labels), max(labels)) if labels else (tally.minimum, tally.maximum)
+def _labels(tally: Tally) -> list[int] | None:
+    """The distinct labels, where every value was counted; the ignored ones are left out: they say nothing of the others."""
+    if tally.rule.real or tally.fractional or tally.histogram is None:
+        return None
+    return [value for value in tally.histogram if isinstance(value, int) and value not in tally.rule.ignore]
 
 
 def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:

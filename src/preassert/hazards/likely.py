@@ -35,6 +35,7 @@ class _Facts:
     table: frozenset[str]  # words of the name of the table that is indexed, lower case
     remap: str  # the command that renumbers labels
     signed_bits: int | None  # of the stored integers, where they are signed
+    labels: int | None  # how many distinct labels there are
 
     @property
     def above(self) -> bool:
@@ -85,6 +86,7 @@ def likely(
     parameter: str | None = None,
     remap: str = REMAP,
     signed_bits: int | None = None,
+    labels: int | None = None,
 ) -> str | None:
     """One sentence without its final full stop that names the most likely cause, or None where the numbers tell nothing.
 
@@ -99,6 +101,7 @@ def likely(
         call: the call as the user wrote it. parameter: name or module path of the table that is indexed.
         remap: the command that makes labels 0..K-1, as exactly as the caller knows it.
         signed_bits: width of the integers as they are stored; None where they are unsigned, no integers, or it is unknown.
+        labels: how many distinct labels there are in the whole data set, ignored ones left out; None where it is unknown.
     """
     rule = _RULES.get(hazard)
     if rule is None or count == 0:
@@ -119,6 +122,7 @@ def likely(
             table=frozenset(re.split(r"[\W_\d]+", (parameter or "").rpartition(".")[2].lower())),
             remap=remap,
             signed_bits=signed_bits,
+            labels=labels,
         )
     )
 
@@ -204,13 +208,17 @@ def _too_high_label(facts: _Facts) -> str | None:
         return None
     if facts.one_based():
         return f"labels start at 1; subtract 1, or make them 0..K-1: {facts.remap}"
-    if facts.only(facts.size):
+    if facts.only(facts.size) and not (facts.zero_occurs and facts.labels is not None):
         if facts.zero_occurs:
             return f"num_classes is one too small, or {facts.size} is a stray label"
         return "labels start at 1, or num_classes is one too small"
     top = max(facts.reach)
     if facts.size in (80, 81) and top <= 90:
         return f"COCO category ids have gaps and run to 90; map them to 0..79: {facts.remap}"
+    if top < 2 * facts.size and facts.labels is not None:
+        if facts.labels > facts.size:
+            return f"num_classes is {facts.size} and there are {facts.labels} labels"
+        return f"class ids have gaps ({facts.labels} labels up to {top}; {facts.remap}), or a few are stray"
     if top < 2 * facts.size:
         return f"class ids have gaps ({facts.remap}), or num_classes is smaller than the label set"
     if facts.share > 0.5:
