@@ -65,6 +65,8 @@ def likeliest(line: str, delimiters: Sequence[str]) -> str:
 
 def _names_one(line: str, columns: Sequence[str], delimiters: Sequence[str]) -> bool:
     for delimiter in delimiters:
+        if count_fields(line, delimiter) is None:
+            continue
         try:
             names = next(csv.reader([line], delimiter=delimiter), [])
         except csv.Error:

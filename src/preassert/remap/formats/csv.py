@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,16 +135,20 @@ def _head(data: bytes, options: Options, whole: bool, path: Path) -> tuple[int, 
             if options.comment is None and comments.is_header(
                 line.decode("latin-1"), follow or None, _wanted(options), _delimiters(options, path)
             ):
-                return _record_at(data, position, whole)
+                return _record_at(data, position, whole, _delimiters(options, path))
         elif line:
-            return _record_at(data, position, whole)
+            return _record_at(data, position, whole, _delimiters(options, path))
         if found is None:
             return position, len(data)
         position = found.end()
 
 
-def _record_at(data: bytes, position: int, whole: bool) -> tuple[int, int] | None:
-    found = _HEAD.match(data, position)
+def _record_at(data: bytes, position: int, whole: bool, delimiters: Sequence[str]) -> tuple[int, int] | None:
+    """A line that leaves no quote open is a record; else quotes alone tell."""
+    found = _LINE.match(data, position)
+    line = found.group().decode("latin-1").rstrip("\r\n") if found else ""
+    if found is None or comments.count_fields(line, comments.likeliest(line, delimiters)) is None:
+        found = _HEAD.match(data, position)
     if found is None:
         return (position, len(data)) if whole else None
     return position, found.end()
@@ -242,8 +246,9 @@ def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) ->
             done = after
             continue
         start, done = done, found.end()
-        if buffer[start] == comment and layout.is_comment(_first_line(buffer, start)):
+        if buffer[start] == comment and (line_end := _comment_end(layout, buffer, start)):
             layout.comments += 1
+            done = line_end  # a quote that the comment opens is nothing
         elif not first_column or start + 2 < done or buffer[start:done].strip(b"\r\n"):
             add_start(start)
             add_field(found.start(1))
@@ -252,9 +257,10 @@ def _records(layout: Layout, buffer: bytes, row: int, line: int, ended: bool) ->
     return part, done
 
 
-def _first_line(buffer: bytes, start: int) -> bytes:
+def _comment_end(layout: Layout, buffer: bytes, start: int) -> int:
+    """Where the line at ``start`` ends if it is a comment, else 0."""
     found = _LINE.match(buffer, start)
-    return found.group() if found else buffer[start:]
+    return found.end() if found and layout.is_comment(found.group()) else 0
 
 
 def _pass_over(layout: Layout, buffer: bytes, start: int, line: int, ended: bool) -> int:
