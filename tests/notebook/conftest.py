@@ -66,9 +66,17 @@ class Kernel:
     def wait_restarted(self, before: str, deadline_s: float = 90) -> None:
         until = time.monotonic() + deadline_s
         while time.monotonic() < until:
-            if self.session(2.0) not in (None, before):
+            if self.session(2.0) not in (None, before) and self._hears():
                 return
         raise AssertionError("the kernel has not come back")
+
+    def _hears(self) -> bool:
+        """Has the socket for output connected again? It may need a moment longer than the one for requests."""
+        try:
+            self.client.execute_interactive("pass", silent=True, store_history=False, timeout=3)
+        except TimeoutError:
+            return False
+        return True
 
     def session(self, timeout_s: float = 30.0) -> str | None:
         """The id that the kernel's messages carry; another process has another one. None: no answer in time."""
