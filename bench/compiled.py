@@ -1,8 +1,10 @@
-"""A compiled training step under the guard against the same step compiled without it, on the CPU."""
+"""A compiled training step under the guard against the same step compiled without it, on the CPU.
+
+CPU time of one thread, fastest rounds, interleaved: wall time on a shared machine says more about its neighbours.
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 import preassert
 
-ROUNDS, STEPS = 12, 5
+ROUNDS, STEPS = 15, 4
 
 
 class SmallGPT(nn.Module):
@@ -38,7 +40,7 @@ def stepper() -> Callable[[], None]:
     model = SmallGPT()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     compiled = torch.compile(model, fullgraph=True)
-    ids = torch.randint(0, 8192, (4, 128))
+    ids = torch.randint(0, 8192, (2, 64))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -50,6 +52,7 @@ def stepper() -> Callable[[], None]:
 
 
 def measure() -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
     plain = stepper()
     with preassert.guard(mode="immediate"):
         guarded = stepper()
@@ -58,18 +61,18 @@ def measure() -> list[dict[str, Any]]:
     for _ in range(ROUNDS):  # interleaved: a noisy machine disturbs both alike
         for name, step in (("plain", plain), ("guarded", guarded)):
             with preassert.guard(mode="immediate"):
-                start = time.perf_counter()
+                start = time.process_time()
                 for _ in range(STEPS):
                     step()
-                times[name].append((time.perf_counter() - start) / STEPS)
+                times[name].append((time.process_time() - start) / STEPS)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, "the guard made torch.compile compile again"
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    best = {name: min(values) for name, values in times.items()}
     return [
         {
             "name": "compiled step of a small GPT, guarded",
-            "value": f"{medians['guarded'] * 1e3:.2f} ms",
-            "rival": f"unguarded, {medians['plain'] * 1e3:.2f} ms",
-            "ratio": medians["guarded"] / medians["plain"],
+            "value": f"{best['guarded'] * 1e3:.2f} ms",
+            "rival": f"unguarded, {best['plain'] * 1e3:.2f} ms",
+            "ratio": best["guarded"] / best["plain"],
             "goal": "<= 1.05",
         }
     ]
