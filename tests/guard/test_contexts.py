@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
@@ -24,6 +25,7 @@ from preassert.guard.state import STATE
 
 pytestmark = pytest.mark.usefixtures("fresh_guard")
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 TABLE = torch.arange(12.0).reshape(4, 3)
 GOOD = torch.tensor([[0, 3], [1, 2]])
 BAD = torch.tensor([[0, 3], [4, 2]])
@@ -137,6 +139,7 @@ def test_activation_checkpointing(reentrant: bool) -> None:
 
     assert_same_with_and_without(lambda: run(GOOD))
     assert_violation(lambda: run(GOOD + 7), value=10)
+    gc.collect()  # torch 2.2 keeps checkpoint's saved-tensor hooks on for as long as the exception's frames live
 
 
 # --- functorch
@@ -207,7 +210,7 @@ def test_torch_jit_script_raises_and_the_violation_is_given_back() -> None:
         try:
             scripted(BAD, TABLE)
         except RuntimeError as error:
-            assert "embedding-index-out-of-range" in str(error)  # noqa: PT017
+            assert "embedding-index-out-of-range" in str(error) or TORCH < (2, 9)  # noqa: PT017  # modes lose the words
             assert not isinstance(error, preassert.Violation)  # noqa: PT017
             raise
     assert caught.value.elements[0].value == 4
@@ -268,7 +271,8 @@ def test_meta_and_fake_tensors_are_untouched() -> None:
             fake = F.cross_entropy(torch.randn(2, 3), torch.tensor([0, 9]))
             assert fake.shape == ()
             torch.take_along_dim(torch.randn(2, 3), torch.tensor([[9]]), 1)
-            F.one_hot(torch.tensor([9]), 3)
+            if TORCH >= (2, 3):  # torch 2.2 judges the value that it remembers of a fake tensor
+                F.one_hot(torch.tensor([9]), 3)
         converted = mode.from_tensor(BAD)
         with mode:
             F.embedding(converted, torch.randn(4, 3))
@@ -281,8 +285,6 @@ def test_sparse_tensors() -> None:
     assert_same_with_and_without(lambda: sparse.index_select(0, torch.tensor([0, 2])).to_dense())
     assert_same_with_and_without(lambda: sparse.to_sparse_csr().to_dense())
     assert_same_with_and_without(lambda: (sparse @ torch.ones(2, 2)))
-    with pytest.raises((IndexError, RuntimeError)), preassert.guard():
-        sparse.index_select(0, torch.tensor([3]))
 
     def gradient(ids: Tensor) -> Tensor:
         table = nn.Embedding(4, 2, sparse=True)
@@ -292,6 +294,9 @@ def test_sparse_tensors() -> None:
 
     assert_same_with_and_without(lambda: gradient(GOOD))
     assert_violation(lambda: gradient(BAD))
+    # last: torch's own words where kernels are replaced (dense ones only), a violation where the guard is a mode
+    with pytest.raises((IndexError, RuntimeError)), preassert.guard():
+        sparse.index_select(0, torch.tensor([3]))
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
@@ -472,7 +477,11 @@ def test_parametrised_and_compiled_free_modules() -> None:
 
 DTENSOR = """
 import sys, torch, torch.distributed as dist, preassert
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+except ImportError:  # before torch 2.5
+    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
 mesh = init_device_mesh("cpu", (1,))
 table = distribute_tensor(torch.arange(12.0).reshape(4, 3), mesh, [Replicate()])
@@ -483,7 +492,10 @@ with preassert.guard():
     guarded = torch.nn.functional.embedding(good, table)
     assert isinstance(guarded, DTensor) and torch.equal(guarded.to_local(), plain.to_local())
     loss = torch.nn.functional.cross_entropy(guarded.sum(1), distribute_tensor(torch.tensor([0, 2]), mesh, [Shard(0)]))
-    torch.take_along_dim(table, distribute_tensor(torch.tensor([[2]]), mesh, [Replicate()]), 1)
+    try:
+        torch.take_along_dim(table, distribute_tensor(torch.tensor([[2]]), mesh, [Replicate()]), 1)
+    except NotImplementedError as missing:  # torch 2.2 has no gather of DTensors
+        assert "sharding strategy" in str(missing)
     try:
         torch.nn.functional.embedding(bad, table)
     except preassert.Violation as violation:

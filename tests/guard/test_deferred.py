@@ -56,7 +56,8 @@ def test_a_faulty_call_is_recorded_and_raised_at_the_end(faulty: Any) -> None:
         faulty.call()
         reached = True
     violation = caught.value
-    assert (violation.hazard, violation.operator, violation.argument) == (faulty.hazard, faulty.operator, faulty.argument)
+    assert (violation.hazard, violation.argument) == (faulty.hazard, faulty.argument)
+    assert violation.operator in faulty.operators
     assert tuple("NaN" if e.value != e.value else e.value for e in violation.elements) == faulty.values
     assert tuple(element.position for element in violation.elements) == faulty.positions
     assert (reached, violation.mode) == (True, "deferred")

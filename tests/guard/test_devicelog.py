@@ -35,7 +35,8 @@ def test_a_faulty_call_is_told_at_the_boundary(faulty: Any) -> None:
         assert STATE.seen == 0  # nobody has looked yet
     violation = caught.value
     assert (reached, violation.mode) == (True, "deferred")
-    assert (violation.hazard, violation.operator, violation.argument) == (faulty.hazard, faulty.operator, faulty.argument)
+    assert (violation.hazard, violation.argument) == (faulty.hazard, faulty.argument)
+    assert violation.operator in faulty.operators
     assert tuple("NaN" if e.value != e.value else e.value for e in violation.elements) == faulty.values
     assert tuple(element.position for element in violation.elements) == faulty.positions
     assert (violation.lowest, violation.highest) == (faulty.lowest, faulty.highest)
@@ -154,6 +155,7 @@ def test_policies(policy: str) -> None:
             assert LEDGER.ignored == 1
 
 
+@pytest.mark.usefixtures("wrapping_take_along_dim")
 def test_legal_values_are_not_told() -> None:
     with preassert.guard():
         F.cross_entropy(torch.randn(2, 3), torch.tensor([-100, 2]))
@@ -232,6 +234,7 @@ def test_an_index_that_is_written_to_before_the_boundary_is_still_told() -> None
     assert caught.value.count >= 1
 
 
+@pytest.mark.usefixtures("replaced_kernels")
 def test_two_threads_share_a_log() -> None:
     table = torch.zeros(3, 1)
     errors: list[BaseException] = []

@@ -136,6 +136,7 @@ def test_a_mode_belongs_to_its_thread() -> None:
     assert [type(error) for error in errors] == [IndexError]
 
 
+@pytest.mark.usefixtures("wrapping_take_along_dim")
 def test_guards_nest() -> None:
     with preassert.guard():
         with preassert.guard(skip=["take_along_dim"]):

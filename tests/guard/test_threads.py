@@ -17,6 +17,7 @@ from preassert.guard.state import STATE
 pytestmark = pytest.mark.usefixtures("fresh_guard")
 
 
+@pytest.mark.usefixtures("replaced_kernels")
 def test_every_thread_is_guarded() -> None:
     """The interception belongs to the process: a thread that opened no guard is guarded too."""
     table = torch.zeros(5, 2)
@@ -35,6 +36,7 @@ def test_every_thread_is_guarded() -> None:
         assert list(pool.map(run, range(4))) == [5] * 4
 
 
+@pytest.mark.usefixtures("replaced_kernels")
 def test_the_cover_of_one_thread_does_not_hide_a_fault_of_another() -> None:
     """While ``embedding`` runs, the operators inside it are not checked again; that holds for its own thread only."""
     from preassert.guard.state import COVER
@@ -81,6 +83,7 @@ def test_backward_threads() -> None:
     assert all(torch.equal(one, other) for one, other in zip(plain, guarded, strict=True))
 
 
+@pytest.mark.usefixtures("replaced_kernels")
 def test_guards_opened_and_closed_by_many_threads() -> None:
     failures: list[BaseException] = []
 
@@ -108,6 +111,7 @@ def test_guards_opened_and_closed_by_many_threads() -> None:
     assert torch._C._dispatch_dump("aten::embedding") == before
 
 
+@pytest.mark.usefixtures("replaced_kernels")
 def test_deferred_violations_of_several_threads() -> None:
     def run(value: int) -> None:
         F.embedding(torch.tensor([0, value]), torch.zeros(5, 2))

@@ -160,8 +160,8 @@ def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: 
         if COVER.active or STATE.options is None:
             return call(keyset, *args, **kwargs)
         tensors = [value for bound in bounds for value in bound.fetch(args, kwargs) if isinstance(value, torch.Tensor)]
-        if all(map(_is_concrete, tensors)):
-            with _Aside():
+        if all(map(is_concrete, tensors)):
+            with Aside():
                 args, kwargs = check(row, overload, bounds, args, kwargs)
         elif TRACED:
             args, kwargs = TRACED[0](row, overload, bounds, args, kwargs) or (args, kwargs)
@@ -170,7 +170,7 @@ def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: 
     return guarded
 
 
-def _is_concrete(tensor: torch.Tensor) -> bool:
+def is_concrete(tensor: torch.Tensor) -> bool:
     """A tensor whose values can be looked at here: not fake, functional, vmapped, a DTensor or on the meta device."""
     return (
         type(tensor).__torch_dispatch__ is _PLAIN
@@ -180,7 +180,7 @@ def _is_concrete(tensor: torch.Tensor) -> bool:
     )
 
 
-class _Aside:
+class Aside:
     """Look at values without leaving a trace: no gradient, no dispatch mode, no jit trace."""
 
     def __enter__(self) -> None:
