@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from preassert.errors import Violation, number_text
 from preassert.guard import randomness
@@ -303,6 +302,49 @@ def hook_optimizers() -> None:
     global _hook
     if _hook is None:
         _hook = register_optimizer_step_pre_hook(LEDGER.before_step)
+        if not hasattr(torch.library, "get_kernel"):
+            _keep_hooks_from_dynamo()
+
+
+def _keep_hooks_from_dynamo() -> None:
+    """The first compilation of older torch (seen: 2.2) takes the hooks off every torch.optim step, for eager steps too: a
+    boundary would be lost without a word. Put them back behind it. Nothing to do where its patcher does no such thing."""
+    from torch._dynamo import eval_frame
+
+    patcher: Any = getattr(eval_frame, "TorchPatcher", None)
+    patch = getattr(patcher, "patch", None)
+    plain = getattr(patch, "__wrapped__", None)
+    if patch is None or plain is None or "hooked" not in plain.__code__.co_names:
+        return
+    if patch.cache_info().currsize:
+        _hook_steps()
+
+    @functools.cache
+    def patch_and_hook() -> None:
+        patched_before = bool(patch.cache_info().currsize)
+        patch()
+        if not patched_before:
+            _hook_steps()
+
+    patcher.patch = staticmethod(patch_and_hook)
+
+
+def _hook_steps() -> None:
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer and "step" in vars(kind):
+            step = _step_with_hooks(vars(kind)["step"])
+            step.hooked = True
+            kind.step = step  # type: ignore[method-assign]
+
+
+def _step_with_hooks(step: Any) -> Any:
+    hooked: Any = Optimizer.profile_hook_step(step)
+
+    @functools.wraps(step)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (step if torch._dynamo.external_utils.is_compiling() else hooked)(*args, **kwargs)
+
+    return either
 
 
 def unhook_optimizers() -> None:
