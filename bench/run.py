@@ -89,12 +89,42 @@ def main(names: list[str]) -> int:
         for figure in figures:
             print("  " + text(figure), flush=True)
     if not names:
-        out = HERE / "results.json"
-        part = out.with_suffix(".part")
-        part.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        part.replace(out)
-        print(f"written: {out}")
+        write(HERE / "results.json", json.dumps(report, indent=2) + "\n")
+        write(HERE.parent / "docs" / "overhead.md", page(report))
     return 0
+
+
+def write(out: Path, content: str) -> None:
+    part = out.with_suffix(".part")
+    part.write_text(content, encoding="utf-8")
+    part.replace(out)
+    print(f"written: {out}")
+
+
+def page(report: dict[str, Any]) -> str:
+    """The figures of one run for people."""
+    where, what = report["machine"], report["versions"]
+    lines = [
+        "# Figures of one run",
+        "",
+        f"Written by `make bench` on {report['date']}: {where['cpu']}, {where['cores']} cores, load {where['load_before']:.1f} at the start;",
+        f"Python {what['python']}, torch {what['torch']}, commit {what['commit']}. Each figure stands against its rival in the same run;",
+        "nothing is asserted. A shared machine is noisy: small ratios move by several percent from run to run.",
+        "",
+        "| work | figure | rival | ratio | goal |",
+        "|---|---|---|---|---|",
+    ]
+    for figures in report["figures"].values():
+        for figure in figures:
+            cells = [figure["name"], *(_cell(figure.get(key)) for key in ("value", "rival", "ratio", "goal"))]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == float("inf"):
+        return "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def text(figure: dict[str, Any]) -> str:
