@@ -107,8 +107,9 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# Figures of one run",
         "",
-        f"Written by `make bench` on {report['date']}: {where['cpu']}, {where['cores']} cores, load {where['load_before']:.1f} at the start;",
-        f"Python {what['python']}, torch {what['torch']}, commit {what['commit']}. Each figure stands against its rival in the same run;",
+        f"Written by `make bench` on {report['date']}: {where['cpu']}, {where['cores']} cores,",
+        f"load {where['load_before']:.1f} at the start; Python {what['python']}, torch {what['torch']}, commit {what['commit']}.",
+        "Each figure stands against its rival in the same run;",
         "nothing is asserted. A shared machine is noisy: small ratios move by several percent from run to run.",
         "",
         "| work | figure | rival | ratio | goal |",
