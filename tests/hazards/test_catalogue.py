@@ -299,6 +299,8 @@ def test_records(file: str, expression: str, slug: str, operator: str | None, ar
 
 def test_operators_are_operators_of_torch() -> None:
     torch = pytest.importorskip("torch")
+    if not hasattr(torch.ops.aten, "_scaled_grouped_mm"):
+        pytest.skip("older than the newest operators that are named")
     records = [record for slug in hazards.slugs() for record in (*hazards.get(slug).printed, *hazards.get(slug).host)]
     named = {operator for record in records for operator in record.operators}
     assert {operator for operator in named if not hasattr(torch.ops.aten, operator.removeprefix("aten::"))} == set()
