@@ -191,8 +191,11 @@ def try_errors(op: Any, tally: Tally, mode: str = "immediate") -> None:
         bare = _refusal(op, call)
         if bare is None:
             continue  # raises on other devices only
-        with preassert.guard(mode=mode):
-            guarded = _refusal(op, call)
+        try:
+            with preassert.guard(mode=mode):
+                guarded = _refusal(op, call)
+        except preassert.Violation as violation:  # recorded, and then torch refused the call for another reason
+            guarded = violation
         tally.errors += 1
         line = f"{type(bare).__name__}: {str(bare).splitlines()[0][:110]}"
         if isinstance(guarded, preassert.Violation):
