@@ -1,4 +1,4 @@
-"""Interception by modes, for torch before ``torch.library.get_kernel`` (2.2 to about 2.8): same contract table, more cost.
+"""Interception by modes, for torch before ``torch.library.get_kernel`` (run on 2.2 and 2.6): same contract table, more cost.
 
 A ``TorchDispatchMode`` sees every operator of the thread (about 1.3x on a whole small training step) and switches
 torch.compile off where it is active; a ``TorchFunctionMode`` sees the compositions that hide a fault. Modes belong to a

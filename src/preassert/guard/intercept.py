@@ -1,7 +1,7 @@
 """The only code that touches the dispatcher: backend kernels of the operators in the contract table are replaced.
 
-Mechanism (torch >= 2.9, where ``torch.library.get_kernel`` exists): for each row and backend key, take the kernel that
-would run, register a Python kernel on top that checks and then calls it boxed. Every other operator costs nothing; callers
+Mechanism (where ``torch.library.get_kernel`` exists; not in 2.6, there in 2.13): for each row and backend key, take the
+kernel that would run, register a Python kernel on top that checks and then calls it boxed. Every other operator costs nothing; callers
 in C++, other threads and the backward pass are seen. Rows of level ``composite`` hide the fault from the kernels below
 (``take_along_dim`` wraps the index), so the composition itself is replaced.
 
@@ -109,6 +109,15 @@ def make_kernel(row: Row, overload: Any, call: Kernel, *, budgeted: bool = False
     return _general_kernel(row, overload, bounds, call, check)
 
 
+def call_covered(call: Kernel, keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Launch a kernel whose inner guarded operators work on values that are checked already."""
+    COVER.active = True
+    try:
+        return call(keyset, *args, **kwargs)
+    finally:
+        COVER.active = False
+
+
 def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
     """The hot form: one index argument. A plain CPU tensor that keeps its range takes the shortest way."""
     proof = bounds[0].proof
@@ -124,13 +133,7 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
             fine = True  # torch says it, and without our error as its context: the call is not made in here
         if not fine:
             args, kwargs = verify(row, overload, bounds, args, kwargs)
-        if not covers:
-            return call(keyset, *args, **kwargs)
-        COVER.active = True
-        try:
-            return call(keyset, *args, **kwargs)
-        finally:
-            COVER.active = False
+        return call_covered(call, keyset, args, kwargs) if covers else call(keyset, *args, **kwargs)
 
     return guarded
 
@@ -142,13 +145,7 @@ def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Ke
         if COVER.active:
             return call(keyset, *args, **kwargs)
         args, kwargs = check(row, overload, bounds, args, kwargs)
-        if not covers:
-            return call(keyset, *args, **kwargs)
-        COVER.active = True
-        try:
-            return call(keyset, *args, **kwargs)
-        finally:
-            COVER.active = False
+        return call_covered(call, keyset, args, kwargs) if covers else call(keyset, *args, **kwargs)
 
     return guarded
 

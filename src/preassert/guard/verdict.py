@@ -35,7 +35,7 @@ def judge(fault: Fault, options: Options) -> Tensor | None:
     if fault.left_out(options):
         return None
     if fault.tensor.is_cpu and not PRETEND_DEVICE:
-        return _settle_bad(fault, options, deferred=options.mode == "deferred" or options.policy != "raise")
+        return _settle_bad(fault, options, deferred=options.deferred_on_cpu)
     capturing = fault.tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     if options.mode != "immediate" and can_repair(fault):
         return devicelog.check(fault, options, capturing)
