@@ -230,7 +230,7 @@ def test_any_json_line_is_split_where_it_should(others: dict[str, Any], label: s
         ("d.csv", b"a,label\n1,x\n", ["--column", "label", "--encoding", "klingon"], "no such encoding"),
         ("d.csv", b"a,label\n1,x\n", ["--column", "label", "--delimiter", "ab"], "one ASCII character"),
         ("d.csv.gz", b"not gzip", ["--column", "label"], "d.csv.gz"),
-        ("d.csv.gz", gzip.compress(b"a,label\n1,x\n" * 999)[:40], ["--column", "label"], "d.csv.gz"),
+        ("d.csv.gz", gzip.compress(b"a,label\n1,x\n" * 999, mtime=0)[:40], ["--column", "label"], "d.csv.gz"),
         ("d.jsonl", b'{"label": 1}\n{"label": \n', ["--column", "label"], "line 2"),
         ("d.jsonl", b'{"label": 1}\n{"lable": 2}\n', ["--column", "label"], "line 2: no key 'label'"),
         ("d.jsonl", b'{"label": {"a": 1}}\n', ["--column", "label"], "an object, not a label"),
