@@ -261,49 +261,35 @@ class AdvancedIndices(Index):
 
 
 class Interval(Domain):
-    """Real numbers between two bounds, NaN not allowed. Bounds are ``(lowest, highest, lowest_is_open)``."""
+    """Real numbers from 0 to ``highest`` (None: without end), no NaN. Bounds are ``(lowest, highest)``, both inclusive."""
 
     kind = "interval"
 
-    def __init__(
-        self,
-        argument: str,
-        *,
-        lowest: float | None = 0.0,
-        highest: float | None = 1.0,
-        open_lowest: bool = False,
-        hazard: str | None = None,
-    ) -> None:
+    def __init__(self, argument: str, *, highest: float | None = 1.0, hazard: str | None = None) -> None:
         self.argument = argument
         self.hazard = hazard
         self.parameters = (argument,)
-        self._bounds = (lowest, highest, open_lowest)
+        self._bounds = (0.0, highest)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         if values[0] is not None:
             yield None, values[0], self._bounds
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        lowest, highest, open_lowest = bounds
-        outside = tensor != tensor  # NaN
-        if lowest is not None:
-            outside = outside | (tensor <= lowest if open_lowest else tensor < lowest)
-        if highest is not None:
-            outside = outside | (tensor > highest)
-        return outside
+        lowest, highest = bounds
+        wrong = (tensor != tensor) | (tensor < lowest)  # the first is NaN
+        return wrong if highest is None else wrong | (tensor > highest)
 
     def repair(self, tensor: Tensor, bounds: Bounds) -> Tensor:
-        lowest, highest, open_lowest = bounds
-        inside = 1.0 if open_lowest or highest is None else (lowest + highest) / 2
+        lowest, highest = bounds
+        inside = 1.0 if highest is None else (lowest + highest) / 2
         return tensor.masked_fill(self.bad(tensor, bounds), int(inside) if is_integral(tensor) else inside)
 
     def valid(self, bounds: Bounds) -> str:
-        lowest, highest, open_lowest = bounds
-        if highest is None:
-            return f"{'>' if open_lowest else '>='} {lowest:g}, no NaN"
-        return f"{lowest:g}..{highest:g}, no NaN"
+        lowest, highest = bounds
+        return f">= {lowest:g}, no NaN" if highest is None else f"{lowest:g}..{highest:g}, no NaN"
 
-    def limits(self, bounds: Bounds) -> tuple[float | None, float | None]:
+    def limits(self, bounds: Bounds) -> tuple[float, float | None]:
         return bounds[0], bounds[1]
 
 

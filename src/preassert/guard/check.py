@@ -64,16 +64,12 @@ def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...
 
 
 def interval_holds(tensor: Tensor, bounds: Any) -> bool:
-    lowest, highest, open_lowest = bounds
+    lowest, highest = bounds
     if tensor.numel() == 0 or tensor.is_complex():
         return True
     low, high = extremes(tensor)
     # written so that NaN, which compares false, fails
-    if highest is not None and not high <= highest:
-        return False
-    if lowest is None:
-        return bool(low == low)
-    return bool(low > lowest) if open_lowest else bool(low >= lowest)
+    return bool(low >= lowest and (highest is None or high <= highest))
 
 
 def distribution_holds(tensor: Tensor) -> bool:

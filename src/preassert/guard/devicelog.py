@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from preassert.contracts.domains import Domain, Index, Interval, Lengths
+from preassert.contracts.domains import Index, Interval, Lengths
 from preassert.errors import Violation, number_text
 from preassert.guard import record
 from preassert.guard.check import bad_mask
@@ -101,7 +101,7 @@ class DeviceLog:
         domain, bounds = fault.domain, fault.bounds
         if isinstance(domain, _RANGES) and not tensor.is_complex():
             for value in (*domain.legal(bounds), *options.sentinels):
-                tensor = tensor.masked_fill(tensor == value, _inside(domain, bounds))
+                tensor = tensor.masked_fill(tensor == value, bounds[0])
             if tensor.dtype not in (torch.int64, torch.float32, torch.float64):
                 tensor = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
             buffer = self._buffer(tensor.dtype)
@@ -177,11 +177,7 @@ class DeviceLog:
             return bool(high == 0)
         lowest, highest = bounds[0], bounds[1]
         # written so that NaN, which compares false, is bad
-        if highest is not None and not high <= highest:
-            return False
-        if lowest is None:
-            return bool(low == low)
-        return bool(low > lowest) if isinstance(domain, Interval) and bounds[2] else bool(low >= lowest)
+        return bool(low >= lowest and (highest is None or high <= highest))
 
     def _violation(self, entry: Entry, answers: dict[torch.dtype, list[list[Any]]]) -> Violation:
         tensor = entry.fault.tensor
@@ -200,14 +196,6 @@ class DeviceLog:
 
 def _ignored(entry: Entry) -> bool:
     return entry.options.policy == "ignore" and ignores(entry.fault)
-
-
-def _inside(domain: Domain, bounds: Any) -> Any:
-    """A value of the range, to put where a legal value stands outside it."""
-    lowest, highest = bounds[0], bounds[1]
-    if isinstance(domain, Interval) and bounds[2]:
-        return lowest + 1
-    return highest if lowest is None else lowest
 
 
 _logs: dict[torch.device, DeviceLog] = {}
