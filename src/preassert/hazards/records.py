@@ -25,7 +25,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class HostMessage:
-    """The same fault as the CPU (or a host-side check) words it."""
+    """The same fault as the host words it: a CPU kernel or a check; for faults of a device, its runtime or driver."""
 
     pattern: str  # regular expression, searched in one line of text
     example: str

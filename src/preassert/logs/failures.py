@@ -42,6 +42,7 @@ _INTERESTING = (
     "terminate",
     "panic",
     "fallen off",
+    "GPU is lost",
     "out of bounds",
     "out of range",
     "not compatible",
@@ -65,58 +66,11 @@ _INTERESTING = (
     "nsupported",
 )
 
-# Words of the catalogue's device hazards: the GPU (or its runtime) reports them; all others are raised on the host
+# Words of the catalogue's device hazards: the GPU (its runtime, its driver) reports them; all others are raised on the host
 _DEVICE_SLUGS = (
-    "illegal-memory-access", "out-of-memory", "blas-or-dnn-failure", "communication-failure", "unsupported-device-code",
-    "hardware-fault",
+    UNLOCATED, "illegal-memory-access", "out-of-memory", "blas-or-dnn-failure", "communication-failure",
+    "unsupported-device-code", "hardware-fault",
 )  # fmt: skip
-
-# Wordings beyond the catalogue's: runtimes of other vendors, old releases, tools
-_MORE: tuple[tuple[str, str], ...] = (
-    (UNLOCATED, r"[Dd]evice-side assert(?:ion)? (?:was )?triggered|CUDA_ERROR_ASSERT\b|\bcudaErrorAssert\b|\bhipErrorAssert\b"),
-    (UNLOCATED, r"\berror(?: code)?[ =:]*(?:\()?(?:59|710)\b(?!\.)(?=\D*assert)|CUDA error[ :(]*710\b"),
-    (UNLOCATED, r"HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception"),
-    (
-        "illegal-memory-access",
-        r"\bcudaErrorIllegalAddress\b|\bhipErrorIllegalAddress\b|\bcudaErrorLaunchFailure\b|hipErrorLaunchFailure\b",
-    ),
-    ("illegal-memory-access", r"HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)|NVRM: Xid \([^)]*\): (?:13|31)\b"),
-    (
-        "illegal-memory-access",
-        r"Invalid __(?:global|shared|local)__ (?:read|write|atomic) of size \d+(?: bytes)?"
-        r"|CUDA_EXCEPTION_\d+, (?:Warp|Lane|Device) Illegal",
-    ),
-    ("illegal-memory-access", r"\bmisaligned address\b"),
-    (
-        "out-of-memory",
-        r"\btorch(?:\.cuda)?\.OutOfMemoryError\b|\bOutOfMemoryError: (?:CUDA|HIP|XPU|Tried)"
-        r"|cudaErrorMemoryAllocation|XPU out of memory",
-    ),
-    (
-        "unsupported-device-code",
-        r"device kernel image is invalid|no CUDA-capable device is detected|cudaErrorNoKernelImageForDevice",
-    ),
-    (
-        "unsupported-device-code",
-        r"forward compatibility was attempted on non supported HW|cudaErrorUnsupportedPtxVersion|named symbol not found",
-    ),
-    (
-        "hardware-fault",
-        r"GPU is lost|Unable to determine the device handle for GPU|cudaErrorECCUncorrectable"
-        r"|NVRM: Xid \([^)]*\): (?:61|62|92)\b",
-    ),
-    ("blas-or-dnn-failure", r"\bcuDNN error: |\bcublas runtime error\b|\bMIOPEN(?:_| )STATUS_\w+|rocblas_status_(?!success)\w+"),
-    (
-        "communication-failure",
-        r"ProcessGroupNCCL\S* .{0,200}(?:taking the entire process down|Timeout at NCCL work)|\bncclInvalidUsage\b",
-    ),
-    (
-        "communication-failure",
-        r"\bDistBackendError\b|DistNetworkError|DistStoreError|Socket Timeout|\bRCCL error\b"
-        r"|Some NCCL operations have failed or timed out",
-    ),
-    ("index-out-of-range", r"AcceleratorError: index -?\d+ is out of bounds|\bindex -?\d+ is out of bounds: \d+, range 0 to \d+"),
-)
 
 _NOT_TORCH = lazy(
     r"for axis \d|positional indexer|(?:list|tuple|string|range object|pop) index out of range|tensorflow"
@@ -331,21 +285,13 @@ def _alternatives(pattern: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[_Rule, ...]:
-    rules = [
-        _Rule(slug, "device", pattern, required_literals(pattern), (), None)
-        for slug, pattern in _MORE
-        if slug in (UNLOCATED, *_DEVICE_SLUGS)
-    ]
-    for slug, entry in hazards.raw().items():
+    rules = []
+    # A device-side assert first: another failure in the same line follows from it
+    for slug in sorted(hazards.raw(), key=lambda slug: slug != UNLOCATED):
         kind: Kind = "device" if slug in _DEVICE_SLUGS else "host"
-        for record in entry["host"]:
+        for record in hazards.raw()[slug]["host"]:
             pattern = record["pattern"]
             rules.append(_Rule(slug, kind, pattern, required_literals(pattern), tuple(record["operators"]), record["argument"]))
-    rules.extend(
-        _Rule(slug, "host", pattern, required_literals(pattern), (), None)
-        for slug, pattern in _MORE
-        if slug == "index-out-of-range"
-    )
     return tuple(rules)
 
 
