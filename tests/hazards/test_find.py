@@ -29,6 +29,7 @@ FOUND = {
     "IndexError: Target 13 is out of bounds.": {"target-out-of-range"},
     "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": {"blas-or-dnn-failure"},
     "RuntimeError: CUDA error: device-side assert triggered": {"device-assert-unlocated"},
+    "parallel_for failed: cudaErrorAssert": {"device-assert-unlocated"},
     "masked_scatter_size_check": {"index-out-of-range"},
     "MultinomialKernel.cu": {"invalid-sampling-distribution"},
     "fell off the bus": {"hardware-fault"},

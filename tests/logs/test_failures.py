@@ -137,6 +137,21 @@ def test_wording(name: str) -> None:
     assert (report.verdict, report.restart_required, cause and cause.line) == (verdict, restart, line)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered\n",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR\n",
+        "RuntimeError: cuda runtime error (59) : device-side assert triggered at /pytorch/aten/src/THC/THCStorage.cpp:36\n",
+    ],
+)
+def test_a_line_that_says_it_twice_counts_once(text: str) -> None:
+    cause = explain_text(text).cause
+    assert cause is not None
+    assert cause.count == 1
+
+
 def test_the_rank_that_asserted_is_told_from_the_one_that_waited() -> None:
     cause = explain_text(CASES["rank_of_assert"][0]).cause
     assert cause is not None

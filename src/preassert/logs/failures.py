@@ -379,6 +379,7 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
             return
         if _holds_no_failure(line):
             return
+    found: dict[str, Failure] = {}  # several wordings of one hazard in one text are one failure: the first strong one
     for rule, match in _matching(line):
         if _TEST_STATUS.search(line):
             return
@@ -387,10 +388,11 @@ def _known(text: Text, index: int, across: int | None = None) -> Iterator[Failur
         if across is not None and not match.start() < across < match.end():
             continue
         strength = _strength(line, match.start(), match.end(), rule.kind)
-        if strength:
-            yield Failure(
+        if strength and (rule.slug not in found or (strength == 2 and not found[rule.slug].strong)):
+            found[rule.slug] = Failure(
                 index, rule.kind, rule.slug, strength == 2, line, rule.pattern, rule.operators, rule.argument, rank=text.rank
             )
+    yield from found.values()
 
 
 def _foreign(text: Text, index: int, graded: bool) -> Failure | None:
