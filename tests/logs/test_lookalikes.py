@@ -50,6 +50,16 @@ tests/test_nccl.py::test_watchdog_caught_collective_operation_timeout XFAIL [100
             raise ValueError("labels must be below num_classes") from error
     assert target.max() < num_classes, "Target is out of bounds."
 """,
+    "source_of_messages": '''\
+"""Explain RuntimeError: CUDA error: device-side assert triggered."""
+import torch
+
+MESSAGES = [
+    "CUDA error: device-side assert triggered",
+    "IndexError: Target 5 is out of bounds.",
+    'CUDA out of memory. Tried to allocate',
+]
+''',
     "source_cuda": """\
 template <typename T>
 __global__ void nll_loss_forward(T* input, int64_t* target, int n_classes) {
@@ -137,6 +147,9 @@ UNKNOWN = {
     "malloc": "python: malloc.c:2617: sysmalloc: Assertion `(old_top == initial_top (av) && old_size == 0)' failed.\nAborted\n",
     "segfault": "epoch 1\nSegmentation fault (core dumped)\n",
     "killed": "epoch 1 loading data\nKilled\n",
+    "slurm_killed": "epoch 1\nslurmstepd: error: Detected 1 oom_kill event in StepId=8841.0. Some of the step tasks have been OOM Killed.\nsrun: error: node7: task 0: Out Of Memory\n",
+    "slurm_killed_short": "epoch 1\nsrun: error: node7: task 0: Out Of Memory\n",
+    "exception_without_the_word": "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 180224, Hardware limit: 101376.\n",
     "compile_error": """\
 [3/9] Building CUDA object k.o
 FAILED: k.o

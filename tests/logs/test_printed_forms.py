@@ -177,6 +177,8 @@ PREFIXES = {
     "torchrun": "[rank3]:",
     "default": "[default3]:",
     "mpi": "[1,3]<stderr>:",
+    "sagemaker": "[1,mpirank:3,algo-1]<stderr>:",
+    "rank_is": "2025-03-02T09:00:01.117730Z [rank=3] ",
     "time": "2025-03-02 09:00:01,123 - worker - INFO - ",
     "bracket_time": "[2025-03-02 09:00:01] [INFO] ",
     "iso": "2025-03-02T09:00:01.117730Z ",
@@ -196,7 +198,7 @@ PREFIXES = {
     "lost_escape": "[31m",
     "generated": "您好，我能够帮助您解答",
 }
-RANKED = {"torchrun", "default", "mpi", "vllm"}
+RANKED = {"torchrun", "default", "mpi", "sagemaker", "rank_is", "vllm"}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

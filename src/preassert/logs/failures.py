@@ -94,10 +94,10 @@ _LABEL = lazy(
 _DEVICE_LABEL = lazy(
     r"(?:(?:CUDA|HIP|XPU|MPS|Triton|cuda|hip)(?: runtime| driver| kernel)? ?(?:[Ee]rror|[Ff]ailure"
     r"|ERROR)?(?: ?[\[(]?[\w ]{0,12}[\])]|(?: \d{1,3}))?(?: in [^:]{0,80})? ?[:=]?\s?['\"]?"
-    r"|Triton Error \[\w+\]: |Cuda failure ['\"]|error=\d+ : |error \(\d+\) ?: ?"
+    r"|Triton Error \[\w+\]: |Cuda failure (?:\d+ )?['\"]|error=\d+ : |error \(\d+\) ?: ?"
     r"|\w+ failed to synchronize: |cuda\w+: |failed with )$"
 )
-_REPORTED = lazy(r"failed to synchronize: |Cuda failure ['\"]|error=\d+ : |cuda runtime error \(\d+\) ?: ?|failed with ")
+_REPORTED = lazy(r"failed to synchronize: |Cuda failure (?:\d+ )?['\"]|error=\d+ : |cuda runtime error \(\d+\) ?: ?|failed with ")
 _SOME_LABEL = lazy(r"\w+ ?: ?$")
 _AFTER = lazy(
     r"^[^\S\n]*(?:$|[.,;'\"`)\]}\\!*]|at [/\w.\\:\[]|\(|CUDA kernel|Compile with|Search for|For debugging"
@@ -107,7 +107,7 @@ _AFTER = lazy(
 _PROSE_AFTER = lazy(
     r"^[^\S\n]*(?:when(?! calling)|if|while|because|errors?|messages?|issues?|bug|in (?!/)|is|are|was|were|and"
     r"|or|on (?!device)|for|with(?! excep)|after|before|during|caused|appears?|has|have|should|can|could|may"
-    r"|might|does|page|will|by)\b|^[\"'`”’]\s+[a-z]"
+    r"|might|does|page|will|by)\b|^[\"'`”’]\s+(?![\w.]+=)[a-z]"
 )
 _LISTED_AFTER = lazy(r"[.\s]*\(?#\d|\t")  # the title of an issue or a pull request
 _MENTION = lazy(
@@ -126,6 +126,12 @@ _CODE = lazy(
     r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
 )
 _PYTEST_ERROR = lazy(r"^E {2,}")
+LITERAL_REACH = 40  # lines of source code around a string
+_LITERAL = lazy(r"""\s*[rbfu]{0,2}(?:\"{3}|'{3}|(["']).*\1,$)""")
+_SOURCE_LINE = lazy(
+    r"\s*(?:import \w+(?:\.\w+)*(?: as \w+)?$|from [\w.]+ import \w|(?:async )?def \w+\(.*:$|class \w+.*:$|#include [<\"]"
+    r"|\w+ = [\[({]$|if __name__ == )"
+)
 _REPORTING = frozenset(
     ("exception", "error", "failed", "failure", "caught", "with", "raised", "got", "by", "reason", "message", "hit")
 )
@@ -155,7 +161,7 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         lazy(
             r"^[\s'\"]*(?:E {2,})?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|WouldBlock"
-            r"|Warning|NotFound|Timeout))(?:$|:(?:\s|$))"
+            r"|Warning|NotFound|Timeout)|(?:[a-z_]\w*\.)+(?:errors?|exc|exceptions?)\.[A-Z]\w+)(?:$|:(?:\s|$))"
         ),
         "exception",
     ),
@@ -178,7 +184,8 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
         lazy(
             r"^(?:\S+: )?(?:line \d+: +\d+ )?Killed(?:$|:| +(?:python|\S+\.(?:py|sh)))"
             r"|[Oo]ut of memory: Kill(?:ed)? process|oom-kill"
-            r"|exitcode[: ]+-9\b|SIGKILL|exit code 137|OOMKilled"
+            r"|exitcode[: ]+-9\b|SIGKILL|exit code 137|\bOOM ?Killed\b|[1-9]\d* oom_kill event"
+            r"|^srun: error: .{0,80}: Out Of Memory$"
         ),
         "killed",
     ),
@@ -302,7 +309,21 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def find(texts: Sequence[Text]) -> list[Failure]:
     """The failures of the catalogue in consecutive texts, in the order of printing."""
-    return [failure for index, text in enumerate(texts) if _is_interesting(text.text) for failure in _known(text, index)]
+    found = []
+    for index, text in enumerate(texts):
+        if _is_interesting(text.text):
+            failed = list(_known(text, index))
+            if failed and not _is_literal_of_source(texts, index):
+                found.extend(failed)
+    return found
+
+
+def _is_literal_of_source(texts: Sequence[Text], index: int) -> bool:
+    """A docstring, or a string in a list, among lines of source code."""
+    if not _LITERAL.match(texts[index].text):
+        return False
+    near = texts[max(index - LITERAL_REACH, 0) : index + LITERAL_REACH]
+    return any(_SOURCE_LINE.match(text.text) for text in near)
 
 
 def _is_interesting(text: str) -> bool:
@@ -330,7 +351,7 @@ def find_foreign(texts: Sequence[Text]) -> list[Failure]:
     for index, text in enumerate(texts):
         if (graded and text.level in _FOREIGN_LEVELS) or _is_interesting(text.text):
             failure = _foreign(text, index, graded)
-            if failure is not None:
+            if failure is not None and not _is_literal_of_source(texts, index):
                 found.append(failure)
     return found
 
@@ -463,7 +484,7 @@ def _is_code(line: str, before: str) -> bool:
 
 def _is_quoted_in_prose(before: str) -> bool:
     """``If you see `RuntimeError: `` - an opening quote after a word of a sentence, and at most the class in between."""
-    match = re.search(r"(\w+)[,;]? [`\"“'](?:(?:\w+\.)*\w*(?:Error|Exception): ?)?(?:(?:CUDA|HIP) error: ?)?$", before)
+    match = re.search(r"\b([^\W\d]\w*)[,;]? [`\"“'](?:(?:\w+\.)*\w*(?:Error|Exception): ?)?(?:(?:CUDA|HIP) error: ?)?$", before)
     return match is not None and match.group(1).lower() not in _REPORTING
 
 

@@ -72,7 +72,8 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
         ("[", "rank", r"\[rank ?(\d{1,5})\]:? ?", "rank"),
         ("[", "[default", r"\[default(\d{1,5})\]:? ?", "rank"),
         ("[", "]<std", r"\[\d{1,6},(\d{1,5})\]<std(?:err|out|diag)>:? ?", "rank"),
-        ("[", "ank", r"\[(?:Rank|RANK|GPU rank|global_rank|local_rank)[ :=]*(\d{1,5})\]:? ?", "rank"),
+        ("[", "]<std", r"\[\d{1,6},mpirank:(\d{1,5}),[\w.\-]{1,60}\]<std(?:err|out|diag)>:? ?", "rank"),
+        ("[", "ank", r"\[(?:[Rr]ank|RANK|GPU rank|global_rank|local_rank)[ :=]*(\d{1,5})\]:? ?", "rank"),
         ("rRwn", "", r"(?:rank|Rank|RANK|worker|node rank)[ _-]?(\d{1,5}) ?[:|>\]] ?", "rank"),
         ("(", "=", r"\((?=[^()]*\b(?:pid|ip|rank)=)(?:[^()]*?\brank=(\d{1,5}))?[^()]{0,160}\):? ?", "rank"),
         (
