@@ -69,7 +69,9 @@ class TestCoco:
         assert finding.count == 2
         assert finding.where.ids == (5, 6)
 
-    @pytest.mark.parametrize(("category", "value"), [(None, None), (0.5, 0.5), ("1", "1"), (float("nan"), None)])
+    @pytest.mark.parametrize(
+        ("category", "value"), [(None, None), (0.5, 0.5), ("1", "1"), (float("nan"), None), ([1], None), ({"id": 1}, None)]
+    )
     def test_categories_that_are_no_ids(self, tmp_path: Path, category: Any, value: Any) -> None:
         assert one(check(coco(tmp_path / "a.json", [{"id": 1, "category_id": category}]))).values == (value,)
 

@@ -60,7 +60,8 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     judge = _Judge(rule, categories, document.categories is not None)
     histogram: dict[Any, int] = {}
     for identity, category in _labelled(document.annotations or ()):
-        histogram[category] = histogram.get(category, 0) + 1 if _hashable(category) else 1
+        if _hashable(category):
+            histogram[category] = histogram.get(category, 0) + 1
         judge(identity, category)
     report.findings.extend(judge.findings(path))
     if document.images is not None:
