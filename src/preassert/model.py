@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 Severity = Literal["error", "warning", "info"]
 Role = Literal["cause", "echo", "context"]
+Mode = Literal["auto", "immediate", "deferred"]  # of the guard; what each means: preassert.guard.options
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1

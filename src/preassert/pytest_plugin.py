@@ -22,13 +22,15 @@ from typing import Any
 
 import pytest
 
+from preassert.model import MODES
+
 _RESULTS = "PREASSERT_PYTEST_RESULTS"  # where the fresh process writes its reports, one JSON object a line
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("preassert", "guard against CUDA device-side asserts")
     group.addoption("--preassert", action="store_true", help="guard every test with preassert")
-    group.addoption("--preassert-mode", choices=("auto", "immediate", "deferred"), default="auto", help="mode of the guard")
+    group.addoption("--preassert-mode", choices=MODES, default="auto", help="mode of the guard")
     group.addoption(
         "--preassert-isolate", action="store_true", help="after a dead CUDA context, run the remaining tests in a fresh process"
     )

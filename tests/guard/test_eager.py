@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -201,6 +202,16 @@ def test_bad_settings_are_named(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(preassert.UsageError, match=named):
         preassert.guard(**settings)
     assert interception() == "none"
+
+
+@pytest.mark.parametrize("made", [preassert.guard, preassert.guard.guard, preassert.install], ids=["room", "guard", "install"])
+def test_the_options_can_be_asked_for(made: Any) -> None:
+    parameters = inspect.signature(made).parameters
+    assert {"mode", "policy", "skip", "devices", "sentinels", "budget"} <= set(parameters)
+    assert {parameter.kind for parameter in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert parameters["mode"].default == "auto"
+    with pytest.raises(TypeError, match="moed"):
+        made(moed="deferred")
 
 
 # --- the manners of a context manager

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from preassert.errors import UsageError
-from preassert.model import EXIT_USAGE
+from preassert.model import EXIT_USAGE, MODES
 
 SUMMARY = "run a script; a bad value raises at its own line, before the kernel can assert"
 
@@ -53,7 +53,6 @@ options:
 torchrun: preassert run -m torch.distributed.run --nproc-per-node 2 train.py
 """
 
-MODES = ("auto", "immediate", "deferred")
 _BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_bootstrap", "path")
 
 

@@ -6,100 +6,62 @@ active. Options are those of the innermost active guard.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from preassert.errors import Violation
 from preassert.guard import blame, compiled
 from preassert.guard.intercept import Installation, can_replace_kernels
 from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, summarise, unhook_optimizers
-from preassert.guard.options import Options, make_options
+from preassert.guard.options import Options
 from preassert.guard.state import STATE
 
 __all__ = ["PreassertWarning", "Violation", "flush", "guard", "install", "interception", "stats", "uninstall"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 _installation: Any = None  # what holds the interception, while at least one guard is active
 _permanent: Options | None = None  # options of ``install()``
 
 
-class guard:
+class guard(Options):
     """Guard a block or a function.
 
     ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions, on generators and on async
     generators). Guards nest; they may be active in several threads. The interception itself is global to the process.
 
-    Args:
-        mode: ``"immediate"``: check, then launch; on an accelerator that is one synchronisation a check.
-            ``"deferred"``: no synchronisation; the operator runs on sanitised values and the violation is raised at the
-            next boundary. ``"auto"``: immediate for CPU tensors, deferred on accelerators.
-        policy: what to do with a violation: ``"raise"``; deferred mode also ``"warn"``, ``"skip"``, ``"ignore"``.
-        skip: operators (``"aten::gather"``) or hazards (``"user-device-assert"``) to leave out.
-        devices: device types to guard (``["cuda"]``); None guards all.
-        sentinels: values that are legal everywhere, whatever the range says. Only for values that the kernels of your
-            devices accept.
-        max_elements: how many bad elements a report names.
-        max_violations: deferred mode: stop the run after this many.
-        quarantine: policy ``"skip"``: JSON Lines file that names the samples left out.
-        budget: largest share of the step time that the guard may cost; clean sites are then checked by sampling.
+    The arguments are those of :class:`preassert.guard.options.Options`.
 
     Raises:
         Violation: inside the block, at the call that breaks a contract.
         UsageError: bad settings.
     """
 
-    def __init__(
-        self,
-        *,
-        mode: str = "auto",
-        policy: str = "raise",
-        skip: Iterable[str] = (),
-        devices: Iterable[str] | None = None,
-        sentinels: Iterable[int | float] = (),
-        max_elements: int = 5,
-        max_violations: int | None = None,
-        quarantine: str | os.PathLike[str] | None = None,
-        budget: float | None = None,
-    ) -> None:
-        self._options = make_options(
-            mode=mode,
-            policy=policy,
-            skip=skip,
-            devices=devices,
-            sentinels=sentinels,
-            max_elements=max_elements,
-            max_violations=max_violations,
-            quarantine=quarantine,
-            budget=budget,
-        )
-        self._entered: list[Options] = []
+    @functools.cached_property  # made on first use: the constructor stays that of the options
+    def _entered(self) -> list[_Entry]:
+        return []
 
     def __enter__(self) -> guard:
-        # A fresh copy each time, so that one guard object may be entered again inside itself.
-        options = _copy(self._options)
-        _activate(options)
-        self._entered.append(options)
+        entry = _Entry(self)
+        entry.__enter__()
+        self._entered.append(entry)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        options = self._entered.pop()
-        try:
-            _close(options, error)
-        finally:
-            _deactivate(options)
+        self._entered.pop().__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                with guard_with(self._options):
+                with _Entry(self):
                     return await function(*args, **kwargs)
 
             return guarded_async  # type: ignore[return-value]  # same signature as ``function``
@@ -107,7 +69,7 @@ class guard:
 
             @functools.wraps(function)
             async def guarded_async_generator(*args: Any, **kwargs: Any) -> Any:
-                with guard_with(self._options):
+                with _Entry(self):
                     inner = function(*args, **kwargs)
                     resume, value = inner.asend, None
                     # what ``yield from`` would do, which asynchronous generators do not have
@@ -129,31 +91,53 @@ class guard:
 
             @functools.wraps(function)
             def guarded_generator(*args: Any, **kwargs: Any) -> Any:
-                with guard_with(self._options):
+                with _Entry(self):
                     return (yield from function(*args, **kwargs))
 
             return guarded_generator  # type: ignore[return-value]
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            with guard_with(self._options):
+            with _Entry(self):
                 return function(*args, **kwargs)
 
         return guarded  # type: ignore[return-value]
 
 
-def guard_with(options: Options) -> guard:
-    """A guard of options that are already checked."""
-    made = guard.__new__(guard)
-    made._options = options
-    made._entered = []
-    return made
+class _Entry:
+    """One entry into a guard, with options of its own: one guard may be entered inside itself, and in several threads."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = copy.copy(options)
+
+    def __enter__(self) -> None:
+        _activate(self._options)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            _close(self._options, error)
+        finally:
+            _deactivate(self._options)
 
 
-def install(**settings: Any) -> None:
+def _takes(options: Callable[P, Options]) -> Callable[[Callable[[Options], None]], Callable[P, None]]:
+    """The function is called with the arguments of ``options`` and gets what they make."""
+
+    def decorate(function: Callable[[Options], None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> None:
+            function(options(*args, **kwargs))
+
+        call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+@_takes(Options)
+def install(options: Options) -> None:
     """Guard the whole process from here on. Takes the arguments of :class:`guard`; calling it again replaces them."""
     global _permanent
-    options = make_options(**settings)
     _activate(options)
     if _permanent is not None:
         _deactivate(_permanent)
@@ -270,12 +254,6 @@ def _make_installation(*, budgeted: bool) -> Any:
     return ModeInstallation(budgeted=budgeted)
 
 
-def _copy(options: Options) -> Options:
-    from dataclasses import replace
-
-    return replace(options)
-
-
 class _CallableModule(ModuleType):
     """``preassert.guard`` is this room and the guard in one: ``preassert.guard(...)`` works whichever was loaded first."""
 
@@ -283,4 +261,5 @@ class _CallableModule(ModuleType):
         return guard(**settings)
 
 
+__signature__ = inspect.signature(guard)  # of the module, for whoever asks how to call it
 sys.modules[__name__].__class__ = _CallableModule
