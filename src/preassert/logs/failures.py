@@ -152,9 +152,9 @@ HINT = lazy(
 _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         lazy(
-            r"CUDA error: (?!none\b|no\b|null\b|0\b|false\b)|cuda runtime error|HIP error: |CUDA driver error"
-            r"|CUDA initialization: "
-            r"|Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
+            r"CUDA error: (?!none\b|no\b|null\b|0\b|false\b)|CUDA error \(?[1-9]\d{0,2}\b|cuda runtime error"
+            r"|HIP error: |CUDA driver error|CUDA initialization: |Torch not compiled with CUDA enabled|CUDA_ERROR_\w+"
+            r"|^Error .{3,120} at line \d+ in file \S+\.cu\b|\[ONNXRuntimeError\]"
         ),
         "cuda",
     ),
@@ -462,9 +462,11 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
         inner = inner[: len(inner) - len(label.group())]
     head = _SOME_LABEL.sub("", inner[-200:]).rstrip()
     opened = not head or head.endswith(
-        (":", "]", "│", "|", ">", "--", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ",")
+        (":", "]", "│", "|", ">", "--", "=", "(", "'", '"', "{", "%", "}", "…", ".", ")", ";", ",", "!!")
     )
-    named = bool(_CLASS.search(before[-200:]) or _LABEL.search(inner[-200:]) or _REPORTED.search(before[-200:]))
+    named = bool(
+        inner.strip() == "Error" or _CLASS.search(before[-200:]) or _LABEL.search(inner[-200:]) or _REPORTED.search(before[-200:])
+    )
     if _PYTEST_ERROR.match(line):
         return 2
     if mention and not named:
