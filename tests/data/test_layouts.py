@@ -249,6 +249,27 @@ class TestYolo:
         with pytest.raises(UsageError, match="--classes"):
             check(tmp_path / "labels", kind="yolo")
 
+    @pytest.mark.parametrize(
+        ("label", "picture"),
+        [
+            ("labels/1.txt", "images/1.jpg"),
+            ("train/labels/1.txt", "train/images/1.jpg"),
+            ("labels/train/1.txt", "images/train/1.png"),
+            ("1.txt", "1.png"),
+            ("train/1.txt", "train/1.jpg"),
+            ("obj/1.txt", "obj/1.jpg"),
+        ],
+    )
+    def test_pictures_and_label_files_without_a_yaml(self, tmp_path: Path, label: str, picture: str) -> None:
+        for name in (label, picture):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2, 2)).save(tmp_path / picture)
+        (tmp_path / label).write_text("1 .5 .5 .1 .1\n2 .5 .5 .1 .1\n")
+        for text in ("train.txt", "obj.names", "README.txt"):
+            (tmp_path / text).write_text("obj/1.jpg\n")
+        finding = one(check(tmp_path, classes=2))
+        assert (finding.where.file, finding.where.rows, finding.values) == (str(tmp_path / label), (2,), (2,))
+
     def test_not_utf8(self, tmp_path: Path) -> None:
         Yolo(tmp_path).add("train", "c", None)
         (tmp_path / "labels" / "train" / "c.txt").write_bytes(b"0 .5 .5 .1 .1\n\xff\xfe")
@@ -293,6 +314,12 @@ class TestVoc:
         assert finding.where.rows == (8, 12, 16)
         assert finding.values == ("Cat", "cow")
         assert finding.count == 3
+
+    def test_pictures_and_annotations_of_a_split_in_one_folder(self, tmp_path: Path) -> None:
+        voc(tmp_path / "train" / "a.xml", "cat")
+        path = voc(tmp_path / "valid" / "b.xml", "cow")
+        Image.new("RGB", (2, 2)).save(tmp_path / "train" / "a.jpg")
+        assert one(check(tmp_path, classes=["cat"])).where.file == str(path)
 
     def test_more_names_than_classes(self, tmp_path: Path) -> None:
         voc(tmp_path / "a.xml", "cat", "dog")
@@ -362,6 +389,23 @@ class TestImageFolder:
     def test_splits_as_two_targets(self, tmp_path: Path) -> None:
         tree(tmp_path, train=["a", "b"], val=["b"])
         assert one(check(tmp_path / "train", tmp_path / "val")).values == ("a",)
+
+    def test_pictures_without_labels_in_test(self, tmp_path: Path) -> None:
+        tree(tmp_path, train=["a", "b"], val=["a", "b"])
+        (tmp_path / "test").mkdir()
+        Image.new("RGB", (2, 2)).save(tmp_path / "test" / "1.jpg")
+        report = check(tmp_path, classes=2)
+        assert [finding.severity for finding in report.findings] == ["info"]
+        assert report.scanned["classes"] == {"train": ["a", "b"], "val": ["a", "b"]}
+
+    def test_pictures_in_folders_of_a_class(self, tmp_path: Path) -> None:
+        tree(tmp_path, _=["a/x", "b/y", "c/z"])
+        assert one(check(tmp_path, classes=2)).values == (2,)
+
+    def test_a_table_beside_a_folder_of_pictures(self, tmp_path: Path) -> None:
+        tree(tmp_path, _=["images"])
+        (tmp_path / "train.csv").write_text("file,label\n1.jpg,7\n")
+        assert one(check(tmp_path, classes=2)).where.file == str(tmp_path / "train.csv")
 
     def test_empty_class_folder(self, tmp_path: Path) -> None:
         tree(tmp_path, _=["a", "b"])
@@ -463,18 +507,41 @@ class TestMasks:
         Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg")
         report = check(tmp_path, classes=3)
         assert errors(report) == []
-        assert "1 JPEG" in messages(report, "info")
+        assert "1 pictures beside" in messages(report, "info")
 
     def test_number_of_classes_is_needed(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="--classes"):
             check(mask(tmp_path / "a.png", np.zeros((2, 2), np.uint8)))
 
-    @pytest.mark.parametrize("files", [["masks/a.png"], ["train/a.png", "val/b.png"], ["images/a.png", "masks/b.png"]])
+    @pytest.mark.parametrize(
+        "files",
+        [
+            ["masks/a.png"],
+            ["train/a.png", "val/b.png"],
+            ["images/a.png", "masks/b.png"],
+            ["train/images/a.png", "train/masks/a.png", "val/images/b.png", "val/masks/b.png"],
+            ["images_train/a.png", "train_masks/a.png", "val_masks/b.png"],
+            ["images/a_leftImg8bit.png", "gtFine/val/x/a_gtFine_labelTrainIds.png"],
+        ],
+    )
     def test_folders_that_hold_masks(self, tmp_path: Path, files: list[str]) -> None:
         for name in files:
-            mask(tmp_path / name, np.full((2, 2), 0 if name.startswith("images") else 9, np.uint8))
+            mask(tmp_path / name, np.full((2, 2), 200 if "images" in name else 9, np.uint8))
         report = check(tmp_path, classes=3)
         assert {finding.values for finding in errors(report)} == {(9,)}
+        assert len(errors(report)) == len([name for name in files if "images" not in name])
+
+    def test_one_picture_of_a_scene_is_the_mask(self, tmp_path: Path) -> None:
+        for name, value in {"labelTrainIds": 18, "labelIds": 33, "instanceIds": 200, "color": 99}.items():
+            mask(tmp_path / "gtFine" / f"a_gtFine_{name}.png", np.full((2, 2), value, np.uint8))
+        assert errors(check(tmp_path, classes=19)) == []
+
+    def test_masks_in_splits_are_renumbered_by_one_map(self, tmp_path: Path) -> None:
+        for name, value in (("train/masks/a.png", 7), ("val/masks/b.png", 9)):
+            mask(tmp_path / name, np.full((2, 2), value, np.uint8))
+        Image.new("RGB", (2, 2)).save(tmp_path / "train" / "a.png")
+        report = check(tmp_path, classes=2)
+        assert {(finding.fix or "").partition("preassert remap ")[2].split()[0] for finding in errors(report)} == {str(tmp_path)}
 
     def test_scenes_in_a_mask_folder_are_no_classes(self, tmp_path: Path) -> None:
         mask(tmp_path / "gtFine" / "train" / "aachen" / "1_labelIds.png", np.zeros((2, 2), np.uint8))

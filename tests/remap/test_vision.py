@@ -279,3 +279,15 @@ def test_masks_ignore_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture
     assert remap(tmp_path / "huge.png", "-o", tmp_path / "p.png") == 2
     assert "are not read" in capsys.readouterr().err
     assert not (tmp_path / "p.png").exists()
+
+
+def test_masks_are_told_from_other_pictures(tmp_path: Path) -> None:
+    pictures = {"train/masks/a.png": 7, "val/masks/b.png": 9, "train/images/a.png": None}
+    for name, value in pictures.items():
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True)
+        (Image.new("RGB", (2, 2)) if value is None else Image.new("L", (2, 2), value)).save(path)
+    assert remap(tmp_path / "in", "-o", tmp_path / "out", "--map", tmp_path / "labels.json") == 0
+    assert [Image.open(tmp_path / "out" / name).getextrema() for name in list(pictures)[:2]] == [(0, 0), (1, 1)]
+    colour = "train/images/a.png"
+    assert (tmp_path / "out" / colour).read_bytes() == (tmp_path / "in" / colour).read_bytes()

@@ -14,11 +14,6 @@ from preassert.data.source import Source, expand, is_remote, walk
 from preassert.data.wording import compare_class_names, unreadable
 from preassert.errors import InputError, UsageError
 
-# Folders that hold masks in the data sets of the field; below them, sub-folders are scenes or splits, not classes.
-MASK_FOLDERS = frozenset(("masks", "mask", "labels", "label", "annotations", "annotation", "segmentation")) | {
-    "ann_dir", "gt", "gtcoarse", "gtfine", "ground_truth", "segmentationclass", "segmentationobject",
-    "trainannot", "valannot", "testannot",
-}  # fmt: skip
 _CHECKPOINT = (
     "config.json",
     "adapter_config.json",
@@ -113,33 +108,44 @@ def _parts_of_folder(path: str, rule: Rule) -> list[tuple[str | None, str]]:
     documents = [file for file in walk(path).files if Source(file).suffix == ".json"]
     if documents and not _has_shards(path) and all(map(coco.looks_like_coco, documents)):
         return [("coco", file) for file in documents]
-    found = _picture_layout(path)
-    if found is not None:
-        return [found]
+    masks = _mask_folder(path)
+    if masks is not None:
+        return [("masks", masks)]
     if not _has_shards(path) and yolo.looks_like_labels(path):
         return [("yolo", path)]
-    return [(None, path)]
+    layout = _picture_layout(path)
+    return [(layout, path)]
 
 
 def _has_shards(path: str) -> bool:
     return any(Source(file).suffix in formats.TABLES and Source(file).suffix != ".json" for file in walk(path).files)
 
 
-def _picture_layout(path: str) -> tuple[str, str] | None:
-    """Masks or ImageFolder, by where the pictures lie; None without pictures."""
+def _mask_folder(path: str) -> str | None:
+    """Where the masks are, if folders for masks say so: the only one in ``path``, or ``path`` with several or in its splits."""
+    folders = [os.path.join(path, name) for name in pictures.subfolders(path) if pictures.is_mask_folder(name)]
+    folders = list(filter(_has_pictures_below, folders))
+    if folders:
+        return folders[0] if len(folders) == 1 else path
+    splits = [folder for folder in imagefolder.splits_of(path).values() if folder != path]
+    return path if any(map(_mask_folder, splits)) else None
+
+
+def _picture_layout(path: str) -> str | None:
+    """Masks or ImageFolder, by where the pictures lie; None without pictures, or where a table lists them."""
     if pictures.has_pictures(path):
-        return "masks", path
-    names = pictures.subfolders(path)
-    beside_pictures = [name for name in names if name.lower() in MASK_FOLDERS]
-    if beside_pictures and any(pictures.pictures_below(os.path.join(path, beside_pictures[0]))):
-        return "masks", os.path.join(path, beside_pictures[0])
+        return "masks"
     splits = list(imagefolder.splits_of(path).values())
-    if splits != [path] and any(map(pictures.has_pictures, splits)):
-        return "masks", path
-    classes = [os.path.join(split, name) for split in splits for name in pictures.subfolders(split)]
-    if not any(map(pictures.has_pictures, classes)):
+    classes = {name for split in splits for name in pictures.subfolders(split) if _has_pictures_below(os.path.join(split, name))}
+    if len(classes) < 2 and _has_shards(path):
         return None
-    return ("masks" if os.path.basename(os.path.abspath(path)).lower() in MASK_FOLDERS else "imagefolder"), path
+    if classes:
+        return "masks" if pictures.is_mask_folder(path) else "imagefolder"
+    return "masks" if any(map(pictures.has_pictures, splits)) else None
+
+
+def _has_pictures_below(folder: str) -> bool:
+    return any(True for _ in pictures.pictures_below(folder))
 
 
 def is_checkpoint(path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from preassert.data.layouts.pictures import SPLITS, pictures_below, subfolders
+from preassert.data.layouts.pictures import SPLITS, has_pictures, pictures_below, subfolders
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.wording import note
@@ -26,9 +26,13 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     """
     splits = splits_of(path)
     classes = {split: subfolders(folder) for split, folder in splits.items()}
-    report = Report(scanned={"files": 0, "classes": {split or ".": names for split, names in classes.items()}})
     if not any(classes.values()):
         raise UsageError(f"{path}: no folders of pictures in it")
+    report = Report(scanned={"files": 0})
+    for split in [split for split, names in classes.items() if not names and has_pictures(splits[split])]:
+        report.findings.append(note(splits[split], "pictures without class folders: they have no labels; not checked"))
+        del splits[split], classes[split]
+    report.scanned["classes"] = {split or ".": names for split, names in classes.items()}
     if list(splits) == [""]:
         report.scanned["class_folders"] = {path: classes[""]}
     reference = next((split for split in classes if split.lower().startswith("train")), next(iter(classes)))

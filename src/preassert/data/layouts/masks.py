@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from preassert.data.layouts.pictures import pictures_below
+from preassert.data.layouts.pictures import mask_files
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import reading
@@ -49,16 +49,12 @@ def check(path: str, rule: Rule, options: Options) -> Report:
     """
     if not rule.bounded:
         raise UsageError(f"{path}: masks: how many classes are there? Give --classes N")
-    files = list(pictures_below(path)) if os.path.isdir(path) else [path]
+    files, others = mask_files(path) if os.path.isdir(path) else ([path], 0)
     if not files:
         raise UsageError(f"{path}: no pictures in it")
-    photos = [file for file in files if file.lower().endswith((".jpg", ".jpeg"))]
     report = Report(scanned={"files": len(files), "pixels": 0})
-    if 0 < len(photos) < len(files):
-        # JPEG does not keep ids: beside PNG or TIFF these are the pictures that the masks belong to.
-        files = sorted(set(files).difference(photos))
-        report.scanned["files"] = len(files)
-        report.findings.append(note(path, f"{len(photos):,} JPEG pictures lie beside the masks; not checked"))
+    if others:
+        report.findings.append(note(path, f"not checked: {others:,} pictures beside the masks"))
     counted = _few_pixels(files) if options.histogram is None else options.histogram
     histogram: dict[int | str, int] | None = {} if counted else None
     with warnings.catch_warnings():
@@ -238,7 +234,7 @@ def _findings(mask: _Mask, rule: Rule, target: str) -> Iterator[Finding]:
         count = sum(mask.bad.values())
         at = f"; first at pixel x={mask.first[0]}, y={mask.first[1]}" if mask.first else ""
         values = tuple(islice(mask.bad, MAX_VALUES))
-        noun = "pixel is" if count == 1 else "pixels are"
+        noun = "pixels is" if count == 1 else "pixels are"
         likely, fix = _advice(mask, rule, target)
         yield Finding(
             hazard=rule.hazard,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from preassert.data.layouts.pictures import SPLITS, subfolders
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading
@@ -27,17 +28,20 @@ class Annotation:
 
 
 def annotation_files(path: str) -> list[str]:
-    """The XML files of a VOC root (``Annotations`` below it, or below ``VOC2007`` ...), of a folder of them, or the file."""
+    """The XML files of a VOC root (``Annotations`` below it, or below ``VOC2007`` ...), of a folder of them (or of one for each
+    split), or the file."""
     if not os.path.isdir(path):
         return [path]
-    out: list[str] = []
-    for folder in [path, *(os.path.join(path, name) for name in sorted(os.listdir(path)))]:
-        for candidate in (os.path.join(folder, "Annotations"), folder if folder == path else None):
-            if candidate and os.path.isdir(candidate):
-                out.extend(
-                    os.path.join(candidate, name) for name in sorted(os.listdir(candidate)) if name.lower().endswith(".xml")
-                )
-    return out
+    below = [os.path.join(path, name) for name in subfolders(path)]
+    splits = [folder for folder in below if os.path.basename(folder).lower() in SPLITS]
+    folders = [os.path.join(folder, "Annotations") for folder in (path, *below)]
+    return [
+        os.path.join(folder, name)
+        for folder in (*folders[:1], path, *folders[1:], *splits)
+        if os.path.isdir(folder)
+        for name in sorted(os.listdir(folder))
+        if name.lower().endswith(".xml")
+    ]
 
 
 def read_annotation(path: str) -> Annotation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,10 @@ from preassert.model import Finding, Where
 INDEX = "index-out-of-range"
 SPLITS = ("train", "val", "test")
 _LABEL_LIMIT_BYTES = 256 << 20
+# Text files of a data set that hold no labels: lists of pictures and classes, and what people write beside them.
+NOT_LABELS = re.compile(
+    r"(?i)(?:(?:obj[._-]?)?(?:classes|labels|names)|train|val|valid|test|trainval|readme.*|license.*|requirements|notes?)\.txt"
+)
 
 
 @dataclass(slots=True)
@@ -264,22 +269,24 @@ def _listed(path: str, root: str) -> list[str]:
 
 
 def _label_files(folder: str) -> list[str]:
-    """Text files below a folder, without the class lists that annotation tools leave there."""
+    """Text files below a folder, without the lists that annotation tools leave there."""
     out: list[str] = []
     for parent, _, files in os.walk(folder):
         out.extend(
             os.path.normpath(os.path.join(parent, name))
             for name in files
-            if name.endswith(".txt") and name.lower() not in ("classes.txt", "labels.txt", "obj.names", "notes.txt", "readme.txt")
+            if name.endswith(".txt") and not NOT_LABELS.fullmatch(name)
         )
     return sorted(out)
 
 
 def looks_like_labels(folder: str) -> bool:
-    """Whether the text files of a folder are YOLO labels: the first lines are a number and four or more numbers."""
+    """Whether the text files of a folder are YOLO labels: the first lines are a number and four or more numbers.
+
+    Empty ones may be: where there is nothing else, they are if no picture is there that could be something else.
+    """
     files = _label_files(folder)
-    if not files:
-        return False
+    labels = 0
     for file in files[:20]:
         try:
             with open(file, encoding="utf-8-sig") as stream:
@@ -289,7 +296,8 @@ def looks_like_labels(folder: str) -> bool:
         fields = next((fields for fields in map(str.split, lines) if fields and not _is_comment(fields)), [])
         if fields and (len(fields) < 5 or any(_float(text) is None for text in fields[1:5])):
             return False
-    return True
+        labels += bool(fields)
+    return labels > 0 or (bool(files) and not any(True for _ in pictures_below(folder)))
 
 
 def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histogram: dict[int | str, int]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from preassert.data.layouts.pictures import mask_files
 from preassert.data.source import reading
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
@@ -34,7 +35,8 @@ class _Png:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.png")) if path.is_dir() else [path]
+    """The masks of a folder, as ``check`` tells them from other pictures."""
+    return [Path(file) for file in mask_files(str(path))[0] if file.endswith(".png")] if path.is_dir() else [path]
 
 
 def _parse(path: Path) -> _Png:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from preassert.data.layouts.yolo import NOT_LABELS
 from preassert.data.source import reading
 from preassert.errors import InputError
 from preassert.labels.sources import numbered_names
@@ -19,15 +20,13 @@ from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
 
 # Class id: the first token of a line that is neither empty nor a comment.
 _CLASS = re.compile(rb"(?m)^(?:\xef\xbb\xbf)?[ \t]*([^\s#]\S*)")
-# Text files of a data set that hold no labels.
-_NOT_LABELS = re.compile(r"(?i)(classes|obj\.?names|train|val|valid|test|readme.*|license.*|requirements|notes?)\.txt")
 
 
 def _label_files(root: Path) -> list[Path]:
     """Those in folders named ``labels``; where there is none, all text files but lists of images and classes."""
     found = sorted(file for file in root.rglob("*.txt") if file.is_file())
     inside = [file for file in found if "labels" in file.relative_to(root.parent).parts[:-1]]
-    return [file for file in inside or found if not _NOT_LABELS.fullmatch(file.name)]
+    return [file for file in inside or found if not NOT_LABELS.fullmatch(file.name)]
 
 
 @dataclass(slots=True)
