@@ -36,6 +36,11 @@ def _sequences(argument: str, length: Any) -> Offsets:
     return Offsets(argument, length=length, starts_at_zero=False)
 
 
+def _attention(operators: str, queries: Offsets, keys: Offsets, *, backward: bool = False) -> tuple[Row, ...]:
+    call = "backward of packed attention" if backward else "packed attention"
+    return variants(operators, INDEX, queries, keys, call=call, backward=backward, cpu_silent=_CUDA_ONLY, optional=True)
+
+
 ROWS: tuple[Row, ...] = (
     Row(
         "aten::segment_reduce",
@@ -108,43 +113,27 @@ ROWS: tuple[Row, ...] = (
         cpu_silent=_CUDA_ONLY,
         optional=True,
     ),
-    *variants(
+    *_attention(
         "_flash_attention_forward _flash_attention_forward.quantized _flash_attention_forward_no_dropout_inplace",
-        INDEX,
         _sequences("cum_seq_q", lambda query: int(query.size(0))),
         # With a paged cache (block_table) the keys' lengths are not bounded by key.size(0).
         _sequences("cum_seq_k", lambda: UNBOUNDED),
-        call="packed attention",
-        cpu_silent=_CUDA_ONLY,
-        optional=True,
     ),
-    *variants(
+    *_attention(
         "_flash_attention_backward",
-        INDEX,
         _sequences("cum_seq_q", lambda query: int(query.size(0))),
         _sequences("cum_seq_k", lambda key: int(key.size(0))),
-        call="backward of packed attention",
         backward=True,
-        cpu_silent=_CUDA_ONLY,
-        optional=True,
     ),
-    *variants(
+    *_attention(
         "_efficient_attention_forward",
-        INDEX,
         _sequences("cu_seqlens_q", lambda query: int(query.size(1))),
         _sequences("cu_seqlens_k", lambda key: int(key.size(1))),
-        call="packed attention",
-        cpu_silent=_CUDA_ONLY,
-        optional=True,
     ),
-    *variants(
+    *_attention(
         "_efficient_attention_backward",
-        INDEX,
         _sequences("cu_seqlens_q", lambda query: int(query.size(1))),
         _sequences("cu_seqlens_k", lambda key: int(key.size(1))),
-        call="backward of packed attention",
         backward=True,
-        cpu_silent=_CUDA_ONLY,
-        optional=True,
     ),
 )
