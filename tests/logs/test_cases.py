@@ -83,6 +83,8 @@ MANGLES: dict[str, Callable[[str], str]] = {
     "html": lambda text: html.escape(text, quote=False),
     "records": lambda text: "".join(json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.split("\n")),
     "repr": lambda text: repr(text) + "\n",
+    "no_break_spaces": lambda text: text.replace(" ", "\xa0"),
+    "numbered": lambda text: "".join(f"{number:6d}\t{line}\n" for number, line in enumerate(text.split("\n"), 1)),
     "wrapped_80": hard_wrapped(80),
     "wrapped_100": hard_wrapped(100),
     "word_wrapped": word_wrapped,

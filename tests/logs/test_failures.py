@@ -89,6 +89,7 @@ CASES: dict[str, tuple[str, str, bool | None, int]] = {
     "fbgemm_old": ("EmbeddingBoundsCheck: (at least one) Out of bounds access for batch: 1, table: 0, bag element: 2, idx: 12, num_rows: 10. Setting idx to zero.\n", "embedding-index-out-of-range", False, 1),
     "shouted": ("got prompt\n!!! Exception during processing !!! CUDA error: an illegal memory access was encountered\ngot prompt\n", "illegal-memory-access", True, 2),
     "bitsandbytes": ("Error an illegal memory access was encountered at line 119 in file /mmfs1/bitsandbytes/csrc/ops.cu\n", "illegal-memory-access", True, 1),
+    "sentry": ('{"exception": {"values": [{"type": "RuntimeError", "value": "CUDA error: device-side assert triggered", "stacktrace": {"frames": [{"function": "embedding"}]}}]}}\n', "device-assert-unlocated", True, 1),
     "nccl_only": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n", "communication-failure", None, 1),
     "gloo": ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:1234\n", "communication-failure", None, 1),
     "illegal_first": ("RuntimeError: CUDA error: an illegal memory access was encountered\nTHCudaCheck FAIL file=x.cpp line=278 error=710 : device-side assert triggered\n", "illegal-memory-access", True, 1),

@@ -111,6 +111,7 @@ host:123:456 [0] NCCL INFO comm 0x55 rank 0 nranks 8 - Init COMPLETE
 {"ts": "2025-05-01T10:00:00Z", "level": "info", "msg": "asserts are compiled out", "cuda_error": null}
 {"ts": "2025-05-01T10:01:00Z", "level": "info", "msg": "step 100", "index_errors": 0, "note": "no CUDA error so far"}
 """,
+    "json_empty_message": '{"content": {"message": "", "attributes": {"level": "error"}}}\n{"content": {"message": "step 1", "attributes": {"level": "error"}}}\n',
     "empty": "",
     "blank": "\n\n\n",
     "nvidia_smi": """\

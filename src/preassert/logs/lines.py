@@ -32,6 +32,11 @@ _ANSI = lazy(
     "|\\^\\[\\[[0-9;]{0,12}m|\u241b\\[[0-9;]{0,12}m|\\[(?:0|[0-9]{1,2})(?:;[0-9]{1,3}){0,5}m"
 )
 _ANSI_MARKS = ("\x1b", "[0m", "[1m", "[3", "[9", "[0;", "[1;", "[4", "^[[", "\u241b[")  # also what is left of one without ESC
+# What web pages and chats put in the place of a blank, or between two characters
+_BLANKS = {
+    **dict.fromkeys((0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "),
+    **dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)),
+}
 _TAG_MARKS = ("</", "<br", "<pre", "<code", "<div", "<p>", "<span", "<b>")
 _ENTITY = lazy(r"&(?:lt|gt|amp|quot|apos|nbsp|#0?39|#34|#96|#x27|#x22|#x60|grave);", re.IGNORECASE)
 _ENTITIES = {
@@ -90,14 +95,18 @@ _PREFIXES: tuple[tuple[str, str, re.Pattern[str], str | None], ...] = tuple(
         ("s", "std", r"std(?:out|err) [FP] ", None),
         ("[", "[std", r"\[std(?:out|err)\]:? ?", None),
         (_DIGITS + _CAPITALS + _SMALL, " | ", r"[\w.\-/@]{2,80} +\| (?=\S|\s{2,}File|$)", None),
-        (_CAPITALS + _SMALL, "]: ", r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[\d{1,8}\]: ", None),
+        (_CAPITALS + _SMALL, "]: ", r"[\w.\-]{1,60}(?:/[\w.\-]{1,60})?\[(?:\d{1,8}|[\w.\-]{1,40}\.\d{1,5})\]: ", None),
+        ("{", ".py:", r"\{[\w./-]{1,80}\.py:\d{1,6}\} ?", None),
+        (_DIGITS, "\t", r"\d{1,7}\t", None),
+        (_DIGITS, ".", r"1[5-9]\d{8}\.\d{3,9}:? ", None),
+        ("[", "]", rf"\[[DIWEC] {_DATE}[ T]{_TIME}[^\]]{{0,80}}\] ?", None),
         ("[", "]", r"\[[\w.\-/]{1,60}(?::\d{1,6})?\](?=[ :\[(])(?! ?[<>=!&|+*`-])[ :]*(?:- )?", None),
         ("IWECD", ":", r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG):[\w.\-]{1,80}:", None),
         ("-", "", rf"- (?:[\w.\-]{{1,60}} - )?\[?({_LEVEL})\]?(?=[\s:\-]|$)[ :\-]*", "level"),
         ("-", " - ", r"- [\w.]{1,60} - ", None),
     )
 )
-_PREFIX_CHARS = frozenset("[(<-" + _DIGITS + _CAPITALS + _SMALL)
+_PREFIX_CHARS = frozenset("[(<-{" + _DIGITS + _CAPITALS + _SMALL)
 # `srun --label` numbers the tasks `3: text`; only believed before something that belongs to a failure
 _SRUN = lazy(
     r"\s{0,3}(\d{1,4}): (?=\s*(?:/|\.\./|[A-Z]:[\\/]|Traceback|File \"|\w*Error|CUDA |unknown:|<frozen|terminate|\[rank))"
@@ -107,7 +116,7 @@ _INNER_RANK = lazy(r"\[(?:PG [^\]]{0,60}|[^\]]{0,20})\bRank (\d{1,5})\]|\bon ran
 _MESSAGE_KEYS = (
     "log", "message", "msg", "MESSAGE", "textPayload", "@message", "body", "line", "event", "text", "output", "content",
     "stderr", "stdout", "exc_info", "exc_text", "exception", "stack", "stacktrace", "stack_trace", "traceback", "error",
-    "err", "errors", "detail", "reason",
+    "err", "errors", "detail", "reason", "value",
 )  # fmt: skip
 _RANK_KEYS = ("rank", "global_rank", "RANK", "local_rank")
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl")
@@ -133,6 +142,8 @@ def logical_lines(line: int | None, raw: bytes, cell: int | None = None) -> Iter
 
 def _pieces(text: str) -> list[str]:
     text = text.rstrip("\r")
+    if not text.isascii():
+        text = text.translate(_BLANKS)
     if any(mark in text for mark in _ANSI_MARKS):
         text = _ANSI.sub("", text)
     if "\x08" in text:
@@ -197,7 +208,7 @@ def _messages(data: Any, depth: int) -> Iterator[str]:
         for item in data[:100_000]:
             yield from _messages(item, depth + 1)
     elif isinstance(data, dict) and depth < 6:
-        known = [key for key in data if key in _MESSAGE_KEYS and data[key]]
+        known = [key for key in data if key in _MESSAGE_KEYS and isinstance(data[key], (str, list, dict))]
         for key in known or data:
             yield from _messages(data[key], depth + 1)
 
