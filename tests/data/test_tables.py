@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import gzip
 import io
 import json
@@ -105,7 +106,7 @@ class TestCsv(Conformance):
         path.write_bytes(_csv(["1.0", " 3", "1e0", "+4"]))
         assert self.errors(self.check(path)) == []
 
-    @pytest.mark.parametrize("text", ["", "NaN", "nan", "null", "NULL", "None", "NA", "N/A", "<NA>"])
+    @pytest.mark.parametrize("text", ["", " ", "NaN", "nan", "null", "NULL", "None", "NA", " NA", "N/A", "<NA>"])
     def test_missing_texts(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "a.csv"
         path.write_bytes(_csv(["1", text]))
@@ -116,6 +117,23 @@ class TestCsv(Conformance):
         path = tmp_path / "a.csv"
         path.write_bytes(_csv(["1", f'"{text}"']))
         assert self.one(self.check(path)).values == (text,)
+
+    def test_booleans_in_words(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(_csv(["True", "false", "", "TRUE"]))
+        report = self.check(path, highest=1)
+        assert self.one(report).values == (None,)
+        assert report.scanned["columns"]["label"]["histogram"] == [[0, 1], [1, 2]]
+        path.write_bytes(_csv(["True", "1", "0"]))
+        assert self.one(self.check(path, highest=1)).values == ("True",)
+
+    @pytest.mark.parametrize("text", ["0,3", "0 3 7", "1|2", "2; 27"])
+    def test_several_labels_in_one_field(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(_csv(["1", f'"{text}"']))
+        finding = self.one(self.check(path))
+        assert "several labels in one field" in finding.message
+        assert "as a list" in (finding.fix or "")
 
     def test_huge_numbers(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
@@ -415,6 +433,15 @@ class TestParquet(Conformance):
         pyarrow.parquet.write_table(pa.table({"label": values}), path)
         assert self.errors(self.check(path)) == []
 
+    @pytest.mark.parametrize("kind", [pa.decimal128(38, 0), pa.decimal256(50, 0)])
+    def test_decimals_beyond_64_bits(self, tmp_path: Path, kind: pa.DataType) -> None:
+        path = tmp_path / "a.parquet"
+        values = pa.array([decimal.Decimal("1E+2"), None, decimal.Decimal("1E+30")], kind)
+        pyarrow.parquet.write_table(pa.table({"label": values}), path)
+        finding = self.one(self.check(path, highest=100))
+        assert finding.values == (None, 10**30)
+        assert finding.where.rows == (2, 3)
+
     def test_timestamps_are_no_labels(self, tmp_path: Path) -> None:
         path = tmp_path / "a.parquet"
         pyarrow.parquet.write_table(pa.table({"label": pa.array([1, 2], pa.timestamp("s"))}), path)
@@ -498,6 +525,23 @@ class TestArrowFile(Conformance):
 
     def writer(self, path: Path, schema: pa.Schema) -> Any:
         return pa.ipc.new_file(str(path), schema)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([[0], None, [1, 12]], pa.list_view(pa.int64())),
+            pa.array([[0], None, [1, 12]], pa.large_list_view(pa.int64())),
+            pa.array([0, None, 12]).cast(pa.int64()).dictionary_encode(),
+            pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 3], pa.int32()), pa.array([0, None, 12])),
+        ],
+        ids=["list_view", "large_list_view", "dictionary", "run_end_encoded"],
+    )
+    def test_layouts_of_arrow(self, tmp_path: Path, values: pa.Array) -> None:
+        batch = pa.record_batch({"label": values})
+        with self.writer(tmp_path / "a.arrow", batch.schema) as writer:
+            writer.write_batch(batch)
+        finding = self.one(self.check(tmp_path / "a.arrow"))
+        assert (finding.values, finding.where.rows) == ((None, 12), (2, 3))
 
 
 class TestArrowStream(TestArrowFile):

@@ -21,6 +21,8 @@ MAX_TEXT = 200  # characters of an offending text that are kept
 MISSING_TEXT = frozenset(
     ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A")
 ) | {"NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+# A column of these words alone is one of booleans, as pandas.read_csv takes it.
+_BOOLEANS = {"False": 0, "FALSE": 0, "false": 0, "True": 1, "TRUE": 1, "true": 1}
 _BEYOND_FLOAT = 1 << 53  # whole numbers from here on are not exact in a float64
 
 Plain = int | float | str | None
@@ -61,6 +63,7 @@ class Tally:
         self.nested = False
         self._names = frozenset(rule.names or ())
         self._names_are_ids: bool | None = None
+        self._booleans: bool | None = None
         self._judged: dict[Any, tuple[bool, Plain]] = {}
 
     # -- input ---------------------------------------------------------------------------------------------------
@@ -113,7 +116,7 @@ class Tally:
                 self._feed_numbers(numbers, None, first_row, _rows_from(parents))
                 return
         rows = range(len(values)) if parents is None else parents
-        self._decide_names(values, text)
+        self._decide(values, text)
         if self.rule.alphabet is not None:
             self._feed_transcripts(values, [row + first_row for row in rows])
             return
@@ -166,12 +169,16 @@ class Tally:
             self._feed_arrow(values.dictionary_decode(), first_row, text, rows_of)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             self._feed_arrow_lists(values, first_row, text, rows_of)
+        elif _is_kind(pa.types, kind, "list_view", "large_list_view"):  # whose parts may overlap and lie in any order
+            self._feed_arrow(pa.array(values.to_pylist(), pa.large_list(kind.value_type)), first_row, text, rows_of)
+        elif _is_kind(pa.types, kind, "run_end_encoded"):
+            self._feed_arrow(pc.run_end_decode(values), first_row, text, rows_of)
         elif pa.types.is_null(kind):
             self._feed_missing(len(values), first_row, rows_of)
         elif pa.types.is_boolean(kind):
             self._feed_arrow(pc.cast(values, pa.uint8()), first_row, text, rows_of)
         elif pa.types.is_decimal(kind):
-            self._feed_arrow(pc.cast(values, pa.int64() if kind.scale <= 0 else pa.float64()), first_row, text, rows_of)
+            self._feed_arrow_decimals(values, first_row, text, rows_of)
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             valid = values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
             numbers = (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)
@@ -180,6 +187,18 @@ class Tally:
             self._feed_arrow_text(values, first_row, text, rows_of)
         else:
             raise ValueError(f"column {self.column!r} holds {kind}, which cannot be a label")
+
+    def _feed_arrow_decimals(self, values: Any, first_row: int, text: bool, rows_of: RowsOf) -> None:
+        import numpy as np
+
+        pa, pc = _arrow()
+        try:
+            numbers = pc.cast(values, pa.int64() if values.type.scale <= 0 else pa.float64())
+        except pa.ArrowInvalid:  # too large for 64 bits
+            rows = [int(row) for row in rows_of(np.arange(len(values)))]
+            self._feed_list([None if value is None else int(value) for value in values.to_pylist()], first_row, text, rows)
+        else:
+            self._feed_arrow(numbers, first_row, text, rows_of)
 
     def _feed_arrow_lists(self, values: Any, first_row: int, text: bool, rows_of: RowsOf) -> None:
         import numpy as np
@@ -211,7 +230,7 @@ class Tally:
             parsed = [_parse_list(_decoded(value)) for value in values.to_pylist()]
             self._feed_list(parsed, first_row, text, [int(row) for row in rows_of(at)])
             return
-        self._decide_names(distinct, text)
+        self._decide(distinct, text)
         if self.rule.alphabet is not None:
             rows = [int(row) + first_row for row in rows_of(np.arange(len(values)))]
             self._feed_transcripts([_decoded(value) for value in values.to_pylist()], rows)
@@ -317,9 +336,16 @@ class Tally:
 
     # -- judging single values -----------------------------------------------------------------------------------
 
-    def _decide_names(self, values: Iterable[Any], text: bool) -> None:
-        """Decide once what a class list means here: names, positions in the list (text files), or the letters of an alphabet."""
-        if self.rule.names is None or self._names_are_ids is not None:
+    def _decide(self, values: Iterable[Any], text: bool) -> None:
+        """Decide once what texts are here: words for booleans (text files); with a class list, names, positions in the list
+        (text files), or written in the letters of an alphabet."""
+        names_decided = self.rule.names is None or self._names_are_ids is not None
+        if names_decided and (self._booleans is not None or not text):
+            return
+        present = [value for value in values if not (value is None or (text and _is_missing(value)))]
+        if text and present and self._booleans is None:
+            self._booleans = all(value in _BOOLEANS for value in present)
+        if names_decided:
             return
         if self._are_transcripts([value for value in values if value]):
             alphabet = self._names | ({" "} if "|" in self._names else frozenset())  # "|" is the blank of wav2vec 2.0
@@ -328,7 +354,6 @@ class Tally:
         if not text:
             self._names_are_ids = False
             return
-        present = [value for value in values if value is not None and value not in MISSING_TEXT]
         if present:
             self._names_are_ids = not any(value in self._names for value in present) and all(
                 _is_whole(_number(value)) for value in present
@@ -365,12 +390,12 @@ class Tally:
         if self.rule.names is not None and not self._names_are_ids:
             if value in self._names:
                 return True, value
-            return False, None if text and value in MISSING_TEXT else value
+            return False, None if text and _is_missing(value) else value
         if not text:
             return not self.rule.bounded, value
-        if value in MISSING_TEXT:
+        if _is_missing(value):
             return not self.rule.bounded, None
-        number = _number(value)
+        number = _BOOLEANS[value] if self._booleans and value in _BOOLEANS else _number(value)
         return (not self.rule.bounded, value) if number is None else self._judge_number(number)
 
     def _judge_number(self, value: int | float) -> tuple[bool, Plain]:
@@ -498,6 +523,11 @@ def _rows_from(parents: Any) -> RowsOf:
     return lambda at: rows[at]
 
 
+def _is_missing(value: Any) -> bool:
+    """Whether a field of a text file says that there is no value."""
+    return isinstance(value, str) and value.strip() in MISSING_TEXT
+
+
 def _is_list_text(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("[") and value.endswith("]")
 
@@ -514,10 +544,13 @@ def _parse_list(value: Any) -> Any:
 
 
 def _is_text(types: Any, kind: Any) -> bool:
-    views = [check(kind) for name in ("is_string_view", "is_binary_view") if (check := getattr(types, name, None))]
-    return bool(
-        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind) or any(views)
-    )
+    return _is_kind(types, kind, "string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+
+
+def _is_kind(types: Any, kind: Any, *names: str) -> bool:
+    """Whether an Arrow type is one of those named, of which an older pyarrow may not know all."""
+    checks = (getattr(types, f"is_{name}", None) for name in names)
+    return any(check(kind) for check in checks if check is not None)
 
 
 def _decoded(value: Any) -> Any:

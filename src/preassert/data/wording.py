@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -178,11 +179,22 @@ def _labels(tally: Tally) -> list[int] | None:
 def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:
     if rule.alphabet is not None:
         return "the text was not normalised (case, accents, punctuation) as the alphabet wants it"
+    if rule.names is None and _several(rule, texts[0]):
+        return "several labels in one field, or a decimal comma"
     if rule.names is None:
         return "the column holds names; ids or a class list (--classes FILE) are wanted" if only_names else None
+    if _several(rule, texts[0]):
+        return "several names in one field"
     folded = {known.strip().casefold(): known for known in rule.names}
     spelt = next((value for value in texts if value.strip().casefold() in folded), None)
     return None if spelt is None else f"{spelt!r} is {folded[spelt.strip().casefold()]!r} in another spelling"
+
+
+def _several(rule: Rule, text: str) -> bool:
+    """Whether a field holds several labels with commas, blanks or the like between them: ``0,3``, ``cat|dog``."""
+    parts = [part for part in re.split(r"[\s,;|/]+", text) if part]
+    known = rule.names
+    return len(parts) > 1 and all(part in known if known is not None else re.fullmatch(r"-?\d+", part) for part in parts)
 
 
 def fix(tally: Tally, file: str, source: Source | None = None) -> str | None:
@@ -202,6 +214,8 @@ def fix(tally: Tally, file: str, source: Source | None = None) -> str | None:
     if set(tally.values) <= {-1, 255} and sentinel is not None:
         how = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
         return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
+    if any(isinstance(value, str) and _several(rule, value) for value in tally.values):
+        return "one label a field is read here: write several as a list ([0, 3]), a decimal comma as a point"
     if remap_helps(tally) and file.lower().endswith(REMAPPABLE):
         ignored = [value for value in rule.ignore if value in (tally.histogram or ())]
         return remap_command(file, column=tally.column, ignored=ignored, source=source)
