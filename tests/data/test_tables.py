@@ -101,6 +101,12 @@ class TestCsv(Conformance):
         path.write_bytes(_csv([0, 10], delimiter))
         assert self.one(self.check(path)).where.rows == (2,)
 
+    @pytest.mark.parametrize("header", ['"a, b";label', "a, b;label", "label;a, b, c"])
+    def test_commas_in_the_names_of_a_file_with_semicolons(self, tmp_path: Path, header: str) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text(f"{header}\n0;0\n12;12\n")
+        assert self.one(self.check(path)).where.rows == (2,)
+
     def test_whole_floats_and_spaces_are_labels(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
         path.write_bytes(_csv(["1.0", " 3", "1e0", "+4"]))
@@ -362,6 +368,19 @@ class TestJsonArray(Conformance):
         path.write_text(json.dumps({"version": "1", "data": [{"label": 0}, {"label": 10}]}))
         assert self.one(self.check(path)).where.rows == (2,)
 
+    def test_path_through_the_array(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps({"data": [{"tag": {"id": 0}}, {"tag": {"id": 10}}]}))
+        for column in ("tag.id", "data.tag.id"):
+            assert self.one(self.check(path, column=column)).where.rows == (2,)
+        path.write_text(json.dumps({"data": [{"data": {"id": 10}, "id": 0}]}))
+        assert self.one(self.check(path, column="data.id")).values == (10,)
+
+    def test_records_by_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps({"1.jpg": {"label": 0, "size": 3}, "2.jpg": {"label": 10, "size": 4}}))
+        assert self.one(self.check(path)).where.rows == (2,)
+
     def test_several_arrays_of_records(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
         path.write_text(json.dumps({"train": [{"label": 0}], "test": [{"label": 1}, {"label": 10}], "names": [{"id": 12}]}))
@@ -382,6 +401,10 @@ class TestJsonColumns(Conformance):
         path = tmp_path / "a.json"
         path.write_text(json.dumps({"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 10}}))
         assert self.one(self.check(path)).where.rows == (2,)
+        path.write_text(json.dumps({"columns": ["text", "label"], "index": [0, 1], "data": [["a", 1], ["b", 10]]}))
+        assert self.one(self.check(path)).where.rows == (2,)
+        path.write_text(json.dumps({"columns": ["text", "label"], "index": [], "data": []}))
+        assert self.errors(self.check(path)) == []
 
 
 class TestParquet(Conformance):

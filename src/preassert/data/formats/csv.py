@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from preassert.data.formats.base import Chunk, Covered, Reader
-from preassert.data.formats.comments import SIGN, is_comment, is_header, likeliest
+from preassert.data.formats.comments import SIGN, is_comment, is_header
 from preassert.data.source import Source
 from preassert.lazy import need
 
@@ -229,14 +229,16 @@ class CsvReader(Reader):
         return max((number for number, _ in above), default=0)
 
     def _sniff_delimiter(self) -> str:
-        """The delimiter that splits the first record into most fields; the comma when none does."""
-        self.delimiter = ","
-        fields = self._first_record
-        best = likeliest(fields[0], DELIMITERS) if len(fields) == 1 else ","
-        if best != "," and best in fields[0]:
-            del self._first_record
-            return best
-        return ","
+        """The delimiter with which the first record names a wanted column; else the comma, or what splits it into most fields
+        where the comma does not."""
+        split = {}
+        for self.delimiter in DELIMITERS:
+            self.__dict__.pop("_first_record", None)
+            split[self.delimiter] = self._first_record
+            if self.source.header and not set(split[self.delimiter]).isdisjoint(self.source.columns):
+                return self.delimiter
+        del self._first_record
+        return "," if len(split[","]) > 1 else max(DELIMITERS, key=lambda mark: len(split[mark]))
 
 
 def _refuse_comments(values: Any) -> None:

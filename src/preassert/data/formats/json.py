@@ -18,9 +18,9 @@ _SIZE_LIMIT_BYTES = 8 << 30  # a document is decoded whole
 class JsonReader(Reader):
     """One JSON document.
 
-    Rows are the objects of the array; in an object of columns (``{"label": [...]}`` or pandas' ``{"label": {"0": ...}}``)
-    they are the positions in the column. Of several arrays in one object, each has its own rows: ``train.label``, or
-    ``label`` where one array only has it.
+    Rows are the objects of the array, or of an object of objects that have the wanted key (``{"a.jpg": {"label": 1}, ...}``);
+    in an object of columns (``{"label": [...]}`` or pandas' ``{"label": {"0": ...}}``) they are the positions in the column.
+    Of several arrays in one object, each has its own rows: ``train.label``, or ``label`` where one array only has it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -30,7 +30,7 @@ class JsonReader(Reader):
             raise ValueError(f"{size:,} bytes: a JSON document is decoded whole; convert it to JSON Lines")
         with source.open() as stream:
             document = decode_json(stream.read())
-        self._tables, self._columns = _tabular(document)
+        self._tables, self._columns = _tabular(document, source.columns)
 
     def columns(self) -> tuple[str, ...] | None:
         if len(self._tables) == 1:
@@ -74,8 +74,9 @@ class JsonReader(Reader):
     def _locate(self, column: str) -> tuple[list[Any], str]:
         """(array of objects, key) of a column."""
         name, _, key = column.partition(".")
-        if len(self._tables) == 1:
-            return next(iter(self._tables.values())), column
+        records = next(iter(self._tables.values()))
+        if len(self._tables) == 1 and (not key or name not in self._tables or name in records[0]):
+            return records, column
         if name in self._tables and key:
             return self._tables[name], key
         return next(records for records in self._tables.values() if records and column in records[0]), column
@@ -91,7 +92,7 @@ def decode_json(data: bytes) -> Any:
         return json.loads(data.decode("utf-8"))
 
 
-def _tabular(document: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+def _tabular(document: Any, wanted: Sequence[str]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """(arrays of objects by name, columns by name); one of the two is empty."""
     if isinstance(document, list):
         if document and not isinstance(document[0], dict):
@@ -102,9 +103,18 @@ def _tabular(document: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]
     tables = {key: value for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
     if tables:
         return tables, {}
+    if set(document) == {"columns", "index", "data"}:  # pandas, orient="split"
+        rows = document["data"]
+        values = map(list, zip(*rows, strict=True)) if rows else ([] for _ in document["columns"])
+        return {}, dict(zip(map(str, document["columns"]), values, strict=True))
     columns = {key: value for key, value in document.items() if isinstance(value, list)}
     if columns:
         return {}, columns
+    records = list(document.values())
+    keys = {column.partition(".")[0] for column in wanted}
+    if keys.isdisjoint(document) and records and all(isinstance(value, dict) for value in records):
+        if any(not keys.isdisjoint(record) for record in records):
+            return {"": records}, {}
     mappings = {key: list(value.values()) for key, value in document.items() if isinstance(value, dict) and value}
     if mappings and len({len(values) for values in mappings.values()}) == 1:
         return {}, mappings
