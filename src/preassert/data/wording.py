@@ -46,7 +46,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
             Finding(
                 hazard=rule.hazard,
                 severity="error",
-                where=_where(file, tally.first_rows, lines, tally.column),
+                where=where(file, tally.first_rows, lines, tally.column),
                 message="; ".join(parts),
                 value=values[0] if values else None,
                 values=values,
@@ -64,7 +64,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
             Finding(
                 hazard=rule.length_hazard,
                 severity="error",
-                where=_where(file, tally.long_rows, lines, tally.column),
+                where=where(file, tally.long_rows, lines, tally.column),
                 message=f"{_subject(tally)}: {tally.too_long:,} {noun} longer than {rule.max_length}{_bound(rule)}: "
                 f"{values_in_words(tally.lengths, False, 'lengths')}; first at {_place(tally.long_rows, lines, row_noun)}",
                 value=lengths[0] if lengths else None,
@@ -117,7 +117,8 @@ def _place(rows: Sequence[int], lines: Sequence[int], row_noun: str) -> str:
     return f"{place} (line {lines[0]:,})" if lines else place
 
 
-def _where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | None) -> Where:
+def where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | None = None) -> Where:
+    """Rows, and the lines on which they start; of a file whose rows are its lines, the same twice."""
     return Where(
         file=file,
         row=rows[0] if rows else None,
@@ -317,19 +318,26 @@ def summarise(report: Report, file: str, tallies: Sequence[Tally]) -> None:
             continue
         for value, count in tally.histogram.items():
             histogram[value] = histogram.get(value, 0) + count
-    entry["histogram"] = None if histogram is None or len(histogram) > 4096 else sorted_pairs(histogram)
-    empty = None if histogram is None else empty_classes(rule, histogram)
-    entry["empty_classes"] = empty
-    report.scanned.setdefault("columns", {})[column] = entry
-    if empty and histogram:
-        shown = ", ".join(map(str, empty[:10])) + (f" and {len(empty) - 10:,} more" if len(empty) > 10 else "")
-        verb = "class never occurs" if len(empty) == 1 else "classes never occur"
-        report.findings.append(note(file, f"{column or 'values'}: {len(empty):,} {verb}: {shown}", column=first.column))
+    counts, remark = class_counts(rule, histogram)
+    report.scanned.setdefault("columns", {})[column] = {**entry, **counts}
+    if remark:
+        report.findings.append(note(file, f"{column or 'values'}: {remark}", column=first.column))
     lowest, highest = rule.limits()
     clean = not entry["offending"] and rule.names is None
     if clean and lowest == 0 and highest is not None and minima and min(minima) == 1 and max(maxima) <= highest:
         message = f"{column or 'values'}: labels run {min(minima)}..{max(maxima)} and 0 never occurs: do they start at 1?"
         report.findings.append(note(file, message, column=first.column))
+
+
+def class_counts(rule: Rule, histogram: dict[int | str, int] | None) -> tuple[dict[str, object], str | None]:
+    """What ``Report.scanned`` tells of a column's values, and a remark on the classes that have none, where there are some."""
+    empty = None if histogram is None else empty_classes(rule, histogram)
+    shown = None if histogram is None or len(histogram) > 4096 else sorted_pairs(histogram)
+    counts: dict[str, object] = {"histogram": shown, "empty_classes": empty}
+    if not empty or not histogram:
+        return counts, None
+    named = ", ".join(map(str, empty[:10])) + (f" and {len(empty) - 10:,} more" if len(empty) > 10 else "")
+    return counts, f"{len(empty):,} {'class never occurs' if len(empty) == 1 else 'classes never occur'}: {named}"
 
 
 def sorted_pairs(histogram: dict[int | str, int]) -> list[list[int | str]]:

@@ -15,7 +15,7 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import reading
 from preassert.data.tally import MAX_VALUES, Plain
-from preassert.data.wording import empty_classes, note, remap_command, sorted_pairs, unreadable, values_in_words
+from preassert.data.wording import class_counts, note, remap_command, unreadable, values_in_words
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -267,14 +267,7 @@ def _advice(mask: _Mask, rule: Rule, target: str) -> tuple[str, str]:
 
 
 def _summarise(report: Report, path: str, rule: Rule, histogram: dict[int | str, int] | None) -> None:
-    column = {
-        "pixels": report.scanned["pixels"],
-        "valid": rule.valid,
-        "histogram": None if histogram is None or len(histogram) > 4096 else sorted_pairs(histogram),
-        "empty_classes": None if histogram is None else empty_classes(rule, histogram),
-    }
-    report.scanned["columns"] = {"pixel": column}
-    empty = column["empty_classes"]
-    if empty and histogram:
-        shown = ", ".join(map(str, empty[:10])) + (" ..." if len(empty) > 10 else "")
-        report.findings.append(note(path, f"{len(empty):,} of the classes never occur: {shown}"))
+    counts, remark = class_counts(rule, histogram)
+    report.scanned["columns"] = {"pixel": {"pixels": report.scanned["pixels"], "valid": rule.valid, **counts}}
+    if remark:
+        report.findings.append(note(path, remark))

@@ -12,7 +12,7 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading
 from preassert.data.tally import MAX_ROWS
-from preassert.data.wording import bad_input, note, sorted_pairs, unreadable
+from preassert.data.wording import bad_input, class_counts, note, unreadable, where
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -110,10 +110,10 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         if options.progress:
             options.progress(file, done, len(files))
     report.findings.extend(_listed_without_annotation(path))
-    empty = [name for name in rule.names or () if name not in histogram]
-    report.scanned["columns"] = {"name": {"histogram": sorted_pairs(histogram), "empty_classes": empty}}
-    if empty:
-        report.findings.append(note(path, f"classes that never occur: {', '.join(empty[:10])}"))
+    counts, remark = class_counts(rule, histogram)
+    report.scanned["columns"] = {"name": counts}
+    if remark:
+        report.findings.append(note(path, remark))
     highest = rule.limits()[1]
     if rule.names is None and highest is not None and len(histogram) > highest + 1:
         report.findings.append(
@@ -144,7 +144,7 @@ def _findings(file: str, annotation: Annotation, rule: Rule) -> Iterator[Finding
     yield Finding(
         hazard=rule.hazard,
         severity="error",
-        where=Where(file=file, row=rows[0], rows=rows, line=rows[0], lines=rows),
+        where=where(file, rows, rows),
         message=f"{shown}: not in the class list; first at line {rows[0]}",
         value=values[0],
         values=values,

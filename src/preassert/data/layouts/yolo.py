@@ -13,7 +13,7 @@ from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading, reason_of
 from preassert.data.tally import MAX_ROWS, MAX_VALUES, Plain, Tally
-from preassert.data.wording import bad_input, empty_classes, note, sorted_pairs, unreadable, values_in_words
+from preassert.data.wording import bad_input, class_counts, note, unreadable, values_in_words, where
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -103,10 +103,10 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         if split.pictures and split.background == split.pictures:
             message = f"{split.name}: no picture has a label file; are the labels where YOLO looks (/images/ -> /labels/)?"
             report.findings.append(note(description or path, message, severity="warning"))
-    empty = empty_classes(rule, histogram)
-    report.scanned["columns"] = {"class": {"valid": rule.valid, "histogram": sorted_pairs(histogram), "empty_classes": empty}}
-    if empty:
-        report.findings.append(note(description or path, f"classes that never occur: {', '.join(map(str, empty[:20]))}"))
+    counts, remark = class_counts(rule, histogram)
+    report.scanned["columns"] = {"class": {"valid": rule.valid, **counts}}
+    if remark:
+        report.findings.append(note(description or path, remark))
     return report
 
 
@@ -375,7 +375,7 @@ def _class_findings(file: str, classes: Tally) -> Iterator[Finding]:
     yield Finding(
         hazard=rule.hazard,
         severity="error",
-        where=Where(file=file, row=rows[0], rows=rows, line=rows[0], lines=rows),
+        where=where(file, rows, rows),
         message=f"class {values_in_words(classes.values, classes.more_values)} outside {rule.valid}{by}; first at line {rows[0]}",
         value=values[0],
         values=values,
@@ -393,7 +393,7 @@ def _outside(file: str, outside: dict[Plain, int], lines: list[int]) -> Finding:
     return Finding(
         hazard=INDEX,
         severity="error",
-        where=Where(file=file, row=rows[0], rows=rows, line=rows[0], lines=rows),
+        where=where(file, rows, rows),
         message=f"coordinate {values_in_words(outside, False)} outside 0..1: its grid cell lies outside the grid; "
         f"first at line {rows[0]}{likely}",
         value=values[0],
