@@ -112,9 +112,9 @@ def _tabular(document: Any, wanted: Sequence[str]) -> tuple[dict[str, list[Any]]
         return {}, columns
     records = list(document.values())
     keys = {column.partition(".")[0] for column in wanted}
-    if keys.isdisjoint(document) and records and all(isinstance(value, dict) for value in records):
-        if any(not keys.isdisjoint(record) for record in records):
-            return {"": records}, {}
+    by_name = bool(records) and all(isinstance(value, dict) for value in records)
+    if by_name and keys.isdisjoint(document) and not all(map(keys.isdisjoint, records)):
+        return {"": records}, {}
     mappings = {key: list(value.values()) for key, value in document.items() if isinstance(value, dict) and value}
     if mappings and len({len(values) for values in mappings.values()}) == 1:
         return {}, mappings
