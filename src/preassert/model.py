@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -47,6 +47,15 @@ class BadElement(NamedTuple):
 
     position: tuple[int, ...]
     value: int | float
+
+
+def unravel(position: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Coordinates of a flat (row-major) position."""
+    out = []
+    for size in reversed(shape):
+        position, rest = divmod(position, size)
+        out.append(rest)
+    return tuple(reversed(out))
 
 
 class Sample(NamedTuple):

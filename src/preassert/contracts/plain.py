@@ -12,7 +12,7 @@ from typing import Any
 
 from preassert.errors import Violation
 from preassert.hazards.likely import likely
-from preassert.model import ArgumentInfo, BadElement, Site
+from preassert.model import ArgumentInfo, BadElement, Site, unravel
 
 _HAZARD = "target-out-of-range"
 _OPERATOR = "aten::nll_loss_forward"
@@ -242,50 +242,36 @@ def _check(num_classes: int, array: _Array, ignore_index: int | None, call: str,
         return
     minimum, maximum = array.extremes()
     values = [array.value(position) for position in positions[: 16 * _MAX_DISTINCT]]
-    legal = () if ignore_index is None else (ignore_index,)
-    total = math.prod(array.shape)
+    numbers: dict[str, Any] = {
+        "argument": "target",
+        "count": len(positions),
+        "total": math.prod(array.shape),
+        "minimum": minimum,
+        "maximum": maximum,
+        "lowest": 0,
+        "highest": num_classes - 1,
+        "legal": () if ignore_index is None else (ignore_index,),
+    }
     raise Violation(
         _HAZARD,
         operator=_OPERATOR if len(array.shape) < 2 else "aten::nll_loss2d_forward",
+        **numbers,
         call=call,
-        argument="target",
-        valid=f"0..{num_classes - 1}" + (f" or ignore_index={ignore_index}" if legal else ""),
+        valid=f"0..{num_classes - 1}" + ("" if ignore_index is None else f" or ignore_index={ignore_index}"),
         arguments=(ArgumentInfo("target", array.dtype, array.shape),),
         elements=tuple(
-            BadElement(_unravel(position, array.shape), array.value(position)) for position in positions[:_MAX_ELEMENTS]
+            BadElement(unravel(position, array.shape), array.value(position)) for position in positions[:_MAX_ELEMENTS]
         ),
-        count=len(positions),
-        total=total,
-        minimum=minimum,
-        maximum=maximum,
-        lowest=0,
-        highest=num_classes - 1,
-        legal=legal,
         site=_caller(),
         likely=likely(
             _HAZARD,
-            argument="target",
-            count=len(positions),
-            total=total,
-            minimum=minimum,
-            maximum=maximum,
-            lowest=0,
-            highest=num_classes - 1,
-            legal=legal,
+            **numbers,
             distinct=list(dict.fromkeys(values))[:_MAX_DISTINCT],
             num_classes=num_classes,
             call="F.cross_entropy",
         ),
         detail=detail,
     )
-
-
-def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    out = []
-    for size in reversed(shape):
-        position, rest = divmod(position, size)
-        out.append(rest)
-    return tuple(reversed(out))
 
 
 def _caller() -> Site | None:

@@ -17,7 +17,7 @@ from preassert.guard.fault import Fault
 from preassert.guard.options import Options
 from preassert.guard.site import Call, Outline, Place, current_frames, functional_call, outline, site_of, user_frame
 from preassert.hazards.likely import likely
-from preassert.model import ArgumentInfo, BadElement, Site
+from preassert.model import ArgumentInfo, BadElement, Site, unravel
 from preassert.report.text import clean, clean_line
 
 _MAX_BLAMED = 10_000  # bad positions looked up in the batch
@@ -122,15 +122,6 @@ def rank() -> int | None:
 def describe(name: str, tensor: Tensor | Outline) -> ArgumentInfo:
     seen = outline(tensor)
     return ArgumentInfo(name, str(seen.dtype).removeprefix("torch."), seen.shape)
-
-
-def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Coordinates of a flat (row-major) position."""
-    out = []
-    for size in reversed(shape):
-        position, rest = divmod(position, size)
-        out.append(rest)
-    return tuple(reversed(out))
 
 
 def _as_passed(tensor: Tensor, candidates: Mapping[str, Tensor | Outline], fallback: str) -> tuple[str, tuple[int, ...]]:

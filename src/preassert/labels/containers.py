@@ -16,6 +16,7 @@ from typing import Any
 
 from preassert.labels.values import Label, plain, shown
 from preassert.lazy import need
+from preassert.model import unravel
 
 Wrap = Callable[[Any, Any], Any]  # (flat result, boolean mask of the elements kept or None) -> container
 
@@ -94,11 +95,7 @@ class Flat:
             return f"element {position} (nested lists read in order)"
         if len(self.shape) == 1:
             return f"[{position}]"
-        index = []
-        for size in reversed(self.shape):
-            position, rest = divmod(position, size)
-            index.append(rest)
-        return f"[{', '.join(map(str, reversed(index)))}]"
+        return f"[{', '.join(map(str, unravel(position, self.shape)))}]"
 
 
 def _bincount(ints: Any, low: int, high: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from preassert.data.source import reading
 from preassert.errors import InputError, UsageError
 from preassert.labels.containers import flatten
+from preassert.model import unravel
 from preassert.remap.recode import Options, Recoder, Tally
 
 CHUNK = 1 << 20  # elements
@@ -74,11 +75,7 @@ def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> Non
 
 
 def _index(position: int, shape: tuple[int, ...], order: str) -> list[int]:
-    index = []
-    for size in shape if order == "F" else reversed(shape):
-        position, rest = divmod(position, size)
-        index.append(rest)
-    return index if order == "F" else index[::-1]
+    return list(unravel(position, shape[::-1])[::-1] if order == "F" else unravel(position, shape))
 
 
 def _write_header(out: Any, kind: Any, order: str, shape: tuple[int, ...]) -> None:
