@@ -216,10 +216,11 @@ class Session:
     def tell(self, error: BaseException, frames: list[str]) -> Story | None:
         """None: an error that is not preassert's business."""
         text_of_frames = _ANSI.sub("", "\n".join(frames))
-        for each in _causes(error):
+        for each in _chain(error):
             if isinstance(each, Violation):
                 return self._tell_violation(each, text_of_frames)
-        for each in _chain(error):
+        # a dead context shows through any handler
+        for each in _chain(error, handled=True):
             if isinstance(each, RuntimeError) and names_device(each):
                 return self._tell_device_error(each, text_of_frames)
         return None
@@ -302,24 +303,15 @@ class Session:
         self.publish(card.card(title, [card.listing("", lines)], "note"), text)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what it was raised *from*."""
+def _chain(error: BaseException, *, handled: bool = False) -> Iterator[BaseException]:
+    """The exception and what it was raised *from*; with ``handled`` also what was being handled when it was raised."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        current = current.__cause__
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, and what it was raised from or while: a dead context shows through any handler."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        context = current.__context__ if handled and not current.__suppress_context__ else None
+        current = current.__cause__ or context
 
 
 def _as_text(rows: tuple[tuple[str, str], ...]) -> str:
