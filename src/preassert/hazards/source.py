@@ -22,9 +22,6 @@ KINDS = Path(__file__).with_name("kinds")
 SCHEMA = "preassert.hazards/1"
 RESTART = ("required", "not-required", "depends")
 
-_SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_OPERATOR = re.compile(r"[a-z]\w*::\w+")
-
 
 class _Bad(Exception):
     """A value breaks the schema; the message starts with the key."""
@@ -129,24 +126,24 @@ def _code(value: Any, key: str) -> str:
     return _filled(textwrap.dedent(_text(value, key)), key)
 
 
-def _slug(value: Any, key: str) -> str:
-    text = _line(value, key)
-    if not _SLUG.fullmatch(text):
-        raise _Bad(f"{key}: {text!r} is not a slug")
-    return text
+def _like(pattern: re.Pattern[str], what: str) -> Check:
+    def checked(value: Any, key: str) -> str:
+        text = _line(value, key)
+        if not pattern.fullmatch(text):
+            raise _Bad(f"{key}: {text!r} is not {what}")
+        return text
+
+    return checked
+
+
+_slug = _like(re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*"), "a slug")
+_operator = _like(re.compile(r"[a-z]\w*::\w+"), "an operator name like aten::embedding")
 
 
 def _restart(value: Any, key: str) -> str:
     text = _line(value, key)
     if text not in RESTART:
         raise _Bad(f"{key}: {text!r} is not one of {', '.join(RESTART)}")
-    return text
-
-
-def _operator(value: Any, key: str) -> str:
-    text = _line(value, key)
-    if not _OPERATOR.fullmatch(text):
-        raise _Bad(f"{key}: {text!r} is not an operator name like aten::embedding")
     return text
 
 
