@@ -24,6 +24,7 @@ import zstandard
 from conformance import Conformance
 
 from preassert.data import source as source_module
+from preassert.data.rules import hazard_of_column
 from preassert.data.scan import Options, Rule, check_paths
 from preassert.errors import UsageError
 
@@ -840,6 +841,14 @@ def test_two_rules_on_one_column(tmp_path: Path) -> None:
     path.write_text('{"ids": [1, 2]}\n{"ids": [1, 2, 99]}\n')
     found = check_paths([str(path)], [Rule("ids", 0, 9), Rule("ids", max_length=2)]).findings
     assert [finding.values for finding in found if finding.severity == "error"] == [(99,), (3,)]
+
+
+@pytest.mark.parametrize(("column", "notes"), [("label", 1), ("input_ids", 0)])
+def test_labels_that_begin_at_one_are_noted_and_token_ids_are_not(tmp_path: Path, column: str, notes: int) -> None:
+    (tmp_path / "a.csv").write_text(f"{column}\n1\n3\n")
+    rule = Rule(column, 0, 3, hazard=hazard_of_column(column))
+    report = check_paths([str(tmp_path / "a.csv")], [rule])
+    assert sum("do they start at 1?" in finding.message for finding in report.findings) == notes
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def summarise(report: Report, file: str, tallies: Sequence[Tally]) -> None:
     if remark:
         report.findings.append(note(file, f"{column or 'values'}: {remark}", column=first.column))
     lowest, highest = rule.limits()
-    clean = not entry["offending"] and rule.names is None
+    clean = not entry["offending"] and rule.names is None and rule.hazard == TARGET
     if clean and lowest == 0 and highest is not None and minima and min(minima) == 1 and max(maxima) <= highest:
         message = f"{column or 'values'}: labels run {min(minima)}..{max(maxima)} and 0 never occurs: do they start at 1?"
         report.findings.append(note(file, message, column=first.column))

@@ -80,6 +80,7 @@ def test_a_classifier_on_a_base_without_one(llama: Path, adapter: Path, edit: An
     edit(adapter / "adapter_config.json", task_type="SEQ_CLS", modules_to_save=["score"])
     write_safetensors(adapter / "adapter_model.safetensors", {**LORA, "base_model.model.score.weight": (5, 8)})
     report = check(str(adapter))
+    assert report.findings == []
     assert report.scanned["checkpoint"][0]["limits"]["classes"]["size"] == 5
     assert report.scanned["checkpoint"][0]["task"] == "classes"
 

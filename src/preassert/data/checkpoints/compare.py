@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -201,9 +202,9 @@ def _classes(checkpoint: Checkpoint) -> Iterator[Finding]:
     limits, config, file = checkpoint.limits, checkpoint.config, checkpoint.config_file
     count = whole_number(config.get("num_labels"))
     numbered = _class_ids(config)
-    if file is None:
-        return
     bound = limits.classes
+    if file is None or (bound is not None and _is_of_adapter(checkpoint, bound)):
+        return  # the config of the base does not know the head that came later; num_labels is passed when it is loaded
     if bound is None or bound.file == file:  # no head to look at: the config against itself
         if count is not None and count > 0 and numbered and max(numbered) >= count:
             beyond = sorted(number for number in numbered if number >= count)
@@ -229,6 +230,11 @@ def _classes(checkpoint: Checkpoint) -> Iterator[Finding]:
             valid=f"0..{min(promised, bound.size) - 1}",
             fix=_LABELS,
         )
+
+
+def _is_of_adapter(checkpoint: Checkpoint, bound: Bound) -> bool:
+    adapter = checkpoint.adapter_file
+    return adapter is not None and os.path.dirname(bound.file) == os.path.dirname(adapter)
 
 
 _LABELS = "make num_labels, id2label and label2id agree with the rows of the head, or train a new head with num_labels classes"
