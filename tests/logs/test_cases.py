@@ -106,3 +106,43 @@ def test_mangled_logs_keep_their_verdict(mangle: str) -> None:
         if case["assert_lines"] is not None and report.extra["assert_lines"] != case["assert_lines"]:
             wrong.append((case["file"], report.extra["assert_lines"]))
     assert wrong == []
+
+
+TEXTS = {
+    case["file"]: (LOGS / case["file"]).read_bytes().decode("utf-8", "surrogateescape")
+    for case in VERDICTS
+    if not case["file"].endswith(".ipynb")
+}
+HEALTHY = [case["file"] for case in VERDICTS if case["accept"] == ["clean"] and case["file"] in TEXTS]
+FIRST_LINES = [
+    "model:",
+    "  0%|          | 0/100 [00:00<?, ?it/s]",
+    "INFO:root:epoch 1 operator():",
+    "[INFO] trainer.py:120: epoch 3",
+    "<string>:1: train:",
+    "Using weights/last.pt",
+]
+
+
+@pytest.mark.parametrize("before", [*HEALTHY, *FIRST_LINES])
+def test_what_was_printed_before_moves_only_the_line(before: str) -> None:
+    wrong = []
+    above = TEXTS.get(before, before).rstrip("\n")
+    for case in VERDICTS:
+        if case["file"] in TEXTS:
+            report = explain_text(f"{above}\n{TEXTS[case['file']]}")
+            line = case["first_line"] and case["first_line"] + above.count("\n") + 1
+            if report.verdict not in case["accept"] or (line and report.cause is not None and report.cause.line != line):
+                wrong.append((case["file"], report.verdict, report.cause and report.cause.line, line))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("after", HEALTHY)
+def test_a_healthy_run_after_a_failure_changes_nothing(after: str) -> None:
+    wrong = []
+    for case in VERDICTS:
+        if case["file"] in TEXTS:
+            report = explain_text(TEXTS[case["file"]].rstrip("\n") + "\n" + TEXTS[after])
+            if report.verdict not in case["accept"]:
+                wrong.append((case["file"], report.verdict))
+    assert wrong == []

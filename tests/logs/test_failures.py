@@ -90,6 +90,8 @@ CASES: dict[str, tuple[str, str, bool | None, int]] = {
     "shouted": ("got prompt\n!!! Exception during processing !!! CUDA error: an illegal memory access was encountered\ngot prompt\n", "illegal-memory-access", True, 2),
     "bitsandbytes": ("Error an illegal memory access was encountered at line 119 in file /mmfs1/bitsandbytes/csrc/ops.cu\n", "illegal-memory-access", True, 1),
     "sentry": ('{"exception": {"values": [{"type": "RuntimeError", "value": "CUDA error: device-side assert triggered", "stacktrace": {"frames": [{"function": "embedding"}]}}]}}\n', "device-assert-unlocated", True, 1),
+    "lost_path_below_a_source_line": ("../aten/src/ATen/native/cuda/IndexKernel.cu(92): warning #177-D: variable \"index\" was declared but never referenced\ndone\nmasked_scatter_size_check: block: [0,0,0], thread: [0,0,0] Assertion `totalElements <= srcSize` failed.\n", "index-out-of-range", True, 3),
+    "cut_before_a_healthy_line": ("lambda [](int)->auto::operator()(int)->auto: block: [0,0,0], thread: [0,0,0] Assertion `index >= -sizes[i] && index < si\nmax label 9 < n_classes 10, 0 failed\n", "index-out-of-range", True, 1),
     "nccl_only": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n", "communication-failure", None, 1),
     "gloo": ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:1234\n", "communication-failure", None, 1),
     "illegal_first": ("RuntimeError: CUDA error: an illegal memory access was encountered\nTHCudaCheck FAIL file=x.cpp line=278 error=710 : device-side assert triggered\n", "illegal-memory-access", True, 1),

@@ -32,6 +32,8 @@ _ROOT = lazy(
     r"(?:\.{1,2}/|/(?:pytorch|opt|__w|usr|tmp|home|build|b|root|workspace|work|mnt|data|src|io|var|__t|kaggle"
     r"|paddle)/|[A-Za-z]:[\\/])"
 )
+# What stands between file and coordinates: a bare name, or a whole C++ signature; never a sentence
+_FUNCTION = lazy(r"(?:~?\w+|operator\(\)|lambda[^'\"`]*|[^'\"`]*\w\([^'\"`]*\)[^'\"`.]*)?:*$")
 _DEVICE_WORD = lazy(r"[Dd]evice-side$")
 _NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
 _COMMENT = lazy(r"\s*(?://|#|/?\*)")
@@ -161,11 +163,16 @@ def _expression(squeezed: Squeezed, word: re.Match[str]) -> tuple[str, int, bool
         return _unquoted(body[:stop]), start + skip + stop, close > 0, True
     end = body.find("failed")
     cut = _EXPRESSION_CUT.search(body)
-    if end >= 0 and (cut is None or cut.start() > end):
-        return _unquoted(body[:end]), start + skip + end + len("failed"), True, False
     # Cut off: what is left of it stands on this line
     stop = max(_line_end(squeezed, start) - start - skip, 0)
+    if end >= 0 and (cut is None or cut.start() > end) and not (end > stop and _breaks_off(body[:end], body[:stop])):
+        return _unquoted(body[:end]), start + skip + end + len("failed"), True, False
     return _unquoted(body[:stop], whole=False), start + skip + stop, False, False
+
+
+def _breaks_off(whole: str, own: str) -> bool:
+    """Is the expression cut at the end of its line, and the word ``failed`` further down of something else?"""
+    return not _is_on_record(_unquoted(whole), True) and _is_on_record(_unquoted(own, whole=False), False)
 
 
 def _line_end(squeezed: Squeezed, position: int) -> int:
@@ -186,36 +193,49 @@ def _unquoted(text: str, whole: bool = True) -> str:
 def _origin(assertion: Assertion, squeezed: Squeezed, head: str, base: int) -> int:
     """Fill in path, file, line and kernel from what stands before the coordinates; gives the position where it begins."""
     end = base + len(head)
-    own_line = squeezed.begins(squeezed.at(max(end - 1, base)))
-    match = _last_file(head, max(own_line - base, 0)) or _last_file(head, 0)
+    own_line = max(squeezed.begins(squeezed.at(end)), base)
+    own, offset = head[own_line - base :], own_line
+    match = _last_file(own)
     if match is None:
-        start = max(own_line, base)
-        name = _trailing_kernel(head[start - base :])
-        if not name and start > base and start == end:
-            # the coordinates begin a line: the kernel may end the line before
-            start = max(squeezed.begins(squeezed.at(max(end - 1, base))), base)
+        # a line may break between file and coordinates: then nothing but the function stands between them
+        match, offset = _last_file(head), base
+        if match is not None:
+            first = squeezed.at(base + match.start())
+            words = squeezed.last_words(first, ":")  # no blank in the name of a function, many in its signature
+            if (
+                not _FUNCTION.match(head, match.end())
+                or not squeezed.is_wrapped(first, squeezed.at(end))
+                or (" " in words and "(" not in head[match.end() :])
+            ):
+                match = None
+    if match is None:
+        name = _trailing_kernel(own)
+        if not own and head.endswith(":") and squeezed.is_wrapped(squeezed.at(end - 1), squeezed.at(end)):
+            above = _trailing_kernel(head)
+            if above in _kernels():  # the function ends the line above
+                name, own_line = above, squeezed.begins(squeezed.at(end - 1))
         assertion.kernel = name
         found = head.rfind(name) if name else -1
         return base + found if found >= 0 else max(own_line, base)
     file, number = match.group(1), next(group for group in match.groups()[1:] if group)
-    kernel = head[match.end() :].rstrip(":")
+    kernel = match.string[match.end() :].rstrip(":")
     assertion.line = int(number[:9])
     assertion.kernel = kernel or None
-    start = base + match.start()
+    start = offset + match.start()
     if file.startswith("<") or file == "unknown":
         assertion.path = assertion.file = file
         return start
     start = _path_start(squeezed, start, base)
-    assertion.path = squeezed.text[start : base + match.end(1)]
+    assertion.path = squeezed.text[start : offset + match.end(1)]
     name = re.split(r"[/\\]", assertion.path)[-1] or file
     assertion.file = name.removesuffix(".hip") + ".cu" if name.endswith(".hip") else name
     return start
 
 
-def _last_file(head: str, start: int) -> re.Match[str] | None:
+def _last_file(head: str) -> re.Match[str] | None:
     last = None
     for pattern in (_FILE, _NO_FILE):
-        for match in pattern.finditer(head, start):
+        for match in pattern.finditer(head):
             if last is None or match.start() > last.start():
                 last = match
     # A C++ signature is long, but it holds no sentence
@@ -236,17 +256,21 @@ def _path_start(squeezed: Squeezed, position: int, base: int) -> int:
             position -= 1
         if position > max(here, base) or position <= base or index == 0:
             return position
-        if _ROOT.match(text, position) or not _continues(text[squeezed.begins(index - 1) : position]):
+        if _ROOT.match(text, position) or not _continues(squeezed, index - 1, text[position : position + 200]):
             return position
         index -= 1
     return position
 
 
-def _continues(line: str) -> bool:
-    """Does a line (without blanks) end in the middle of a path?"""
-    if re.search(r"(?:^|[\s\]>|'\"`}])(?:\.{0,2}/|[A-Za-z]:[\\/])[\w./\\+~@%=\-]*$", line):
+def _continues(squeezed: Squeezed, index: int, below: str) -> bool:
+    """Does the text at ``index`` end in the middle of a path that goes on with ``below``?"""
+    word = squeezed.last_word(index)
+    slashes = {mark for mark in "/\\" if mark in below.split(":")[0]}
+    if not squeezed.is_wrapped(index, index + 1) or not slashes <= set(word):
+        return False
+    if re.search(r"(?:^|[\]>|'\"`}])(?:\.{0,2}/|[A-Za-z]:[\\/])[\w./\\+~@%=\-]*$", word):
         return True
-    return bool(re.fullmatch(r"[\w./\\+~@%=\-]{20,}", line) and re.search(r"[/\\]", line))
+    return bool(re.fullmatch(r"[\w./\\+~@%=\-]{20,}", word) and re.search(r"[/\\]", word))
 
 
 def _is_drive(text: str, colon: int, line_start: int) -> bool:
@@ -389,6 +413,12 @@ def _by_bare() -> dict[str, set[str]]:
     for key in _index():
         table.setdefault(bare(key), set()).add(key)
     return table
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> frozenset[str]:
+    """The kernels that the catalogue knows by name."""
+    return frozenset(name for entry in hazards.raw().values() for record in entry["printed"] for name in record["kernels"])
 
 
 @lru_cache(maxsize=1)

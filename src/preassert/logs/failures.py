@@ -16,10 +16,9 @@ from typing import Literal, NamedTuple
 from preassert import hazards
 from preassert.logs.lines import Text
 from preassert.logs.patterns import lazy
+from preassert.logs.squeeze import WRAPPED_CHARS
 
 Kind = Literal["device", "host", "foreign"]
-
-WRAPPED_CHARS = 50  # no terminal is narrower
 
 UNLOCATED = "device-assert-unlocated"
 
