@@ -1,23 +1,19 @@
 """Names and shapes of the tensors in a ``.bin`` / ``.pt`` file, without torch and without running what the pickle says.
 
 ``torch.save`` writes a pickle of the state dict beside the raw storages: as ``data.pkl`` in a zip archive (torch >= 1.6),
-or as four pickles in a row (before). A pickle can call any function, so here the opcodes are checked first, and the few
-globals that a state dict needs are replaced by stand-ins that keep the shape only; any other global is an error.
+or as four pickles in a row (before). The stand-ins for what it names (``preassert.data.pickles``) keep the shape only.
 """
 
 from __future__ import annotations
 
-import collections
 import io
-import pickle
-import pickletools
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from preassert.data.checkpoints.files import refuse_lfs_pointer
+from preassert.data.pickles import COMMON, Opaque, Refused, Token, Unpickler, load
 from preassert.errors import InputError
 
 LARGEST_PICKLE_BYTES = 64 << 20  # names and shapes only: 1 million tensors need about 150 MB, real models have < 100,000
@@ -36,10 +32,6 @@ _DTYPES = {
     "complex64": "C64", "complex128": "C128", "uint16": "U16", "uint32": "U32", "uint64": "U64",
 }  # fmt: skip
 
-# Opcodes that make the C unpickler allocate by a number in the stream rather than by what is in the stream: its memo is
-# an array as long as the highest entry. Entries are numbered in order, so a number beyond the bytes read is not genuine.
-_MEMO_WRITES = {"PUT", "BINPUT", "LONG_BINPUT"}
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -47,37 +39,6 @@ class Shape:
 
     dtype: str
     shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """Stands for a class, dtype or layout that only ever is an argument."""
-
-    name: str
-
-
-class _Opaque:
-    """Stands for an object that carries no tensor (a config, an argparse namespace): accepts any state."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, _: Any) -> None:
-        pass
-
-
-class _Bounded:
-    """A file for ``genops`` that refuses to read (and so to allocate) more at once than a pickle may have."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.tell = file.tell
-        self.readline = file.readline
-        self._read = file.read
-
-    def read(self, size: int) -> bytes:
-        if size > LARGEST_PICKLE_BYTES:
-            raise ValueError(f"a field of {size:,} bytes")
-        return self._read(size)
 
 
 def read_shapes(path: str) -> dict[str, Shape]:
@@ -128,103 +89,64 @@ def _from_legacy(path: str, file: IO[bytes]) -> Any:
 
 
 def _load_one(path: str, file: IO[bytes]) -> Any:
-    """One pickle from where the file stands; the file then stands behind it."""
-    start = file.tell()
     try:
-        for opcode, argument, position in pickletools.genops(cast("IO[bytes]", _Bounded(file))):
-            read_bytes = (position or 0) - start
-            if read_bytes > LARGEST_PICKLE_BYTES:
-                raise InputError(path, f"its pickle is larger than {LARGEST_PICKLE_BYTES:,} bytes")
-            if opcode.name in _MEMO_WRITES and isinstance(argument, int) and argument > read_bytes:
-                raise InputError(path, f"its pickle is damaged (memo entry {argument} after {read_bytes} bytes)")
-        end = file.tell()
-        file.seek(start)
-        value = _ShapeUnpickler(file, path).load()
-        file.seek(end)
-        return value
-    except InputError:
-        raise
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError(path, f"truncated or damaged pickle ({type(error).__name__}: {error})") from error
+        return load(file, _ShapeUnpickler, LARGEST_PICKLE_BYTES)
+    except Refused as error:
+        raise InputError(path, str(error)) from error
 
 
-class _ShapeUnpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], path: str) -> None:
-        super().__init__(file)
-        self._path = path
+class _ShapeUnpickler(Unpickler):
+    def storage(self, kind: Token, key: str, elements: int) -> Token:
+        return kind
 
-    def persistent_load(self, pid: Any) -> Any:
-        # ('storage', storage class, key, location, numel[, view metadata])
-        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[1], _Token):
-            return pid[1]
-        raise InputError(self._path, "its pickle refers to something that is not a tensor storage")
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = _stand_in(module, name)
-        if found is None:
-            raise InputError(self._path, f"its pickle asks for {module}.{name}, which a state dict does not need; not loaded")
-        return found
+    def stand_in(self, module: str, name: str) -> Any:
+        return _stand_in(module, name)
 
 
 def _stand_in(module: str, name: str) -> Any:
     if (module, name) in _GLOBALS:
         return _GLOBALS[module, name]
     if module in ("torch", "torch.storage") and (name in _STORAGES or name == "TypedStorage"):
-        return _Token(_STORAGES.get(name, "U8"))
+        return Token(_STORAGES.get(name, "U8"))
     if module == "torch" and name in _DTYPES:
-        return _Token(_DTYPES[name])
+        return Token(_DTYPES[name])
     if module == "torch.serialization" and name == "_get_layout":
-        return _Token
-    if module == "torch" and name in ("device", "Size", "Tensor"):
-        return {"device": _Opaque, "Size": tuple, "Tensor": _Token("Tensor")}[name]
+        return Token
+    if module == "torch" and name in ("device", "Tensor"):
+        return {"device": Opaque, "Tensor": Token("Tensor")}[name]
     if module.partition(".")[0] in ("argparse", "transformers", "torch", "pathlib", "datetime", "numpy") and name[:1].isupper():
-        return _Opaque  # configs and the like beside the tensors; never called into
+        return Opaque  # configs and the like beside the tensors; never called into
     return None
 
 
 def _tensor(storage: Any, _offset: Any, size: Any, *_: Any) -> Shape:
-    if not (isinstance(storage, _Token) and isinstance(size, tuple) and all(isinstance(n, int) and n >= 0 for n in size)):
+    if not (isinstance(storage, Token) and isinstance(size, tuple) and all(isinstance(n, int) and n >= 0 for n in size)):
         raise ValueError("a tensor whose shape is not a tuple of whole numbers")
     return Shape(storage.name, size)
 
 
-def _parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
-def _typed(function: Callable[..., Any], _type: Any, arguments: Any, _state: Any) -> Any:
-    return function(*arguments)
-
-
 def _without_data(_type: Any, dtype: Any, _device: Any, size: Any, *_: Any) -> Shape:
     """``_rebuild_meta_tensor_no_storage`` and its kind."""
-    return Shape(dtype.name if isinstance(dtype, _Token) else "U8", tuple(size))
-
-
-def _opaque(*_: Any) -> _Opaque:
-    return _Opaque()
+    return Shape(dtype.name if isinstance(dtype, Token) else "U8", tuple(size))
 
 
 _GLOBALS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
+    **COMMON,
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): lambda storage, offset, size, *rest: Shape(
-        rest[4].name if len(rest) > 4 and isinstance(rest[4], _Token) else "U8", _tensor(storage, offset, size).shape
+        rest[4].name if len(rest) > 4 and isinstance(rest[4], Token) else "U8", _tensor(storage, offset, size).shape
     ),
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-    ("torch._tensor", "_rebuild_from_type_v2"): _typed,
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): lambda dtype, size, *_: _without_data(None, dtype, None, size),
     ("torch._utils", "_rebuild_qtensor"): _tensor,
-    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _opaque,
-    ("torch.nn.parameter", "Parameter"): _Token("Parameter"),
-    ("numpy.core.multiarray", "scalar"): _opaque,
-    ("numpy._core.multiarray", "scalar"): _opaque,
-    ("numpy.core.multiarray", "_reconstruct"): _opaque,
-    ("numpy._core.multiarray", "_reconstruct"): _opaque,
-    ("numpy", "dtype"): _Opaque,
-    ("_codecs", "encode"): _opaque,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): Opaque,
+    ("torch.nn.parameter", "Parameter"): Token("Parameter"),
+    ("numpy.core.multiarray", "scalar"): Opaque,
+    ("numpy._core.multiarray", "scalar"): Opaque,
+    ("numpy.core.multiarray", "_reconstruct"): Opaque,
+    ("numpy._core.multiarray", "_reconstruct"): Opaque,
+    ("numpy", "dtype"): Opaque,
+    ("_codecs", "encode"): Opaque,
     ("builtins", "set"): set,
     ("__builtin__", "set"): set,
 }

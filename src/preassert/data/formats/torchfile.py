@@ -1,17 +1,14 @@
 """``torch.save`` files, read without torch and without running what their pickle says.
 
-A zip archive holds ``data.pkl`` (the structure) and ``data/<key>`` (the numbers). The pickle is read with an unpickler
-that knows the few functions which rebuild tensors and nothing else, and these build a description only.
+A zip archive holds ``data.pkl`` (the structure) and ``data/<key>`` (the numbers). The stand-ins for what the pickle names
+(``preassert.data.pickles``) build a description of the tensors only.
 """
 
 from __future__ import annotations
 
-import collections
 import math
-import pickle
-import pickletools
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -20,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from preassert.data.formats.arrays import check_size, pieces, read_exactly
 from preassert.data.formats.base import Chunk, Covered, Reader
 from preassert.data.formats.safetensors import widen_bfloat16
+from preassert.data.pickles import COMMON, Opaque, Token, Unpickler, load
 from preassert.data.source import Source, refuse_bomb
 from preassert.lazy import need
 
@@ -76,7 +74,7 @@ class TorchFileReader(Reader):
             if member.file_size > _PICKLE_LIMIT_BYTES:
                 raise ValueError(f"its pickle is larger than {_PICKLE_LIMIT_BYTES:,} bytes")
             refuse_bomb(source.path, member.file_size, member.compress_size)
-            value = _unpickle(archive.read(member))
+            value = load(BytesIO(archive.read(member)), _Unpickler, _PICKLE_LIMIT_BYTES)
         self.values: dict[str, Any] = {}
         _flatten("", value, self.values, 0)
 
@@ -142,83 +140,37 @@ def _flatten(name: str, value: Any, out: dict[str, Any], depth: int) -> None:
             out[name] = list(value)
 
 
-class _Opaque:
-    """Stands for an object that carries no tensor: accepts any state."""
+class _Unpickler(Unpickler):
+    def storage(self, kind: Token, key: str, elements: int) -> Storage:
+        return Storage(kind.name, key, elements)
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, _: Any) -> None:
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A storage class or dtype, which only ever is an argument."""
-
-    dtype: str
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Storage:
-        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[1], _Kind):
-            return Storage(pid[1].dtype, str(pid[2]), int(pid[4]))
-        raise ValueError("its pickle refers to something that is not a tensor storage")
-
-    def find_class(self, module: str, name: str) -> Any:
+    def stand_in(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and name in _STORAGES:
-            return _Kind(_STORAGES[name])
+            return Token(_STORAGES[name])
         if module == "torch.storage" and name == "UntypedStorage":
-            return _Kind("u1")
+            return Token("u1")
         if module == "torch" and name in _DTYPES:
-            return _Kind(_DTYPES[name])
+            return Token(_DTYPES[name])
         if module == "torch" and name in ("device", "dtype", "float32", "int64"):
-            return _Opaque
-        known = _GLOBALS.get((module, name))
-        if known is None:
-            raise ValueError(f"its pickle asks for {module}.{name}, which tensors do not need; not loaded, for it could run code")
-        return known
+            return Opaque
+        return _GLOBALS.get((module, name))
 
 
 def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
     whole = isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
     if not isinstance(storage, Storage) or not whole or not all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)):
         raise ValueError("a tensor that is not described by whole numbers")
-    explicit = next((value.dtype for value in rest if isinstance(value, _Kind)), None)
+    explicit = next((value.name for value in rest if isinstance(value, Token)), None)
     return Tensor(storage, offset, shape, strides, explicit or storage.dtype)
 
 
-def _first(value: Any, *_: Any) -> Any:
-    return value
-
-
-def _typed(function: Callable[..., Any], _type: Any, arguments: Any, _state: Any) -> Any:
-    return function(*arguments)
-
-
 _GLOBALS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch", "Size"): tuple,
-    ("torch", "Tensor"): _Opaque,
-    ("torch._tensor", "_rebuild_from_type_v2"): _typed,
-    ("torch._utils", "_rebuild_parameter"): _first,
+    **COMMON,
+    ("torch", "Tensor"): Opaque,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild,
-    ("torch.nn.parameter", "Parameter"): _Opaque,
+    ("torch.nn.parameter", "Parameter"): Opaque,
 }
-
-
-def _unpickle(data: bytes) -> Any:
-    try:
-        for opcode, argument, position in pickletools.genops(data):
-            # The C unpickler allocates its memo by the number in the stream; genuine entries are numbered in order.
-            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and argument > (position or 0):
-                raise ValueError("its pickle is damaged (memo)")
-        return _Unpickler(BytesIO(data)).load()
-    except ValueError:
-        raise
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise ValueError(f"damaged pickle ({type(error).__name__}: {error})") from error
 
 
 READER = TorchFileReader
