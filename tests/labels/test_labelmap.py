@@ -110,11 +110,13 @@ def containers(labels: list[Any]) -> dict[str, Any]:
         out["torch float"] = torch.tensor(labels, dtype=torch.float64)
         out["torch bfloat16"] = torch.tensor(labels, dtype=torch.bfloat16)
         out["numpy int16 strided"] = np.repeat(np.array(labels, np.int16), 2)[::2]
+        out["numpy float16"] = np.array(labels, np.float16)
         out["numpy big-endian"] = np.array(labels, ">i4")
         out["pandas nullable"] = pd.Series(labels, dtype="Int64")
     return out
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("labels", [["b", "a10", "a2", "b", "é"], [8, 3, 3, 96, 8]], ids=["text", "ints"])
 def test_every_container_gets_the_same_codes_and_its_own_kind_back(labels: list[Any]) -> None:
     fitted = LabelMap().fit(labels)

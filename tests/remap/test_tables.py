@@ -396,3 +396,25 @@ def test_damaged_files_are_refused(name: str, data: bytes, tmp_path: Path, capsy
     assert remap(tmp_path / name, "--column", "label", "-o", tmp_path / f"o-{name}") == 2
     assert name in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "reason"),
+    [
+        (pa.array([0], pa.timestamp("s")), "label", "holds timestamp"),
+        (pa.array([b"a"]), "label", "holds binary"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "label", "holds map"),
+        (pa.array([{"a": 1}]), "label", "a path goes on in 'label'"),
+        (pa.array([[{"a": b"x"}]]), "label.a", "holds binary"),
+        (pa.RunEndEncodedArray.from_arrays([1], [3]), "label", "holds run_end_encoded"),
+    ],
+)
+def test_types_that_labels_do_not_have(
+    values: pa.Array, column: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = pa.record_batch({"label": values})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), batch.schema) as writer:
+        writer.write_batch(batch)
+    assert remap(tmp_path / "a.arrow", "--column", column, "-o", tmp_path / "b.arrow") == 2
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "b.arrow").exists()

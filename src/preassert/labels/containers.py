@@ -216,6 +216,7 @@ def _from_numbers(flat: Any, missing: Any, shape: tuple[int, ...], wrap: Wrap) -
 
     kind = flat.dtype.kind
     if kind == "f":
+        flat = flat.astype(np.float32) if flat.dtype.itemsize == 2 else flat  # float16 ends before 2**53
         gone = np.isnan(flat)
         missing = gone if missing is None else gone | missing
         filled = np.where(missing, 0, flat) if missing.any() else flat
@@ -354,6 +355,17 @@ def is_arrow_text(kind: Any) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or (hasattr(pa, "string_view") and kind == pa.string_view())
     )
+
+
+def can_hold_labels(kind: Any) -> bool:
+    """Whether an Arrow type is one of those that :func:`flatten` takes; of a list, that of its elements is asked."""
+    types = arrow().types
+    if isinstance(kind, arrow().BaseExtensionType):
+        return can_hold_labels(kind.storage_type)
+    if types.is_dictionary(kind):
+        return can_hold_labels(kind.value_type)
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null, is_arrow_text)
+    return any(test(kind) for test in tests)
 
 
 def without_views(array: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from preassert.errors import InputError, UsageError
 from preassert.labels import LabelMap
-from preassert.labels.containers import arrow, flatten, relist, without_views
+from preassert.labels.containers import arrow, can_hold_labels, flatten, relist, without_views
 from preassert.labels.mapfile import METADATA_KEY, dumps, loads
 from preassert.labels.values import shown_list
 from preassert.remap.recode import Options, Recoder, Tally
@@ -40,7 +40,7 @@ class Column:
         """The column that ``--column`` names; without it the one of an earlier remap, or the only ClassLabel.
 
         Raises:
-            UsageError: none, or more than one.
+            UsageError: none, or more than one, or one of a type that labels do not have.
         """
         name = options.column
         if name is None:
@@ -49,14 +49,17 @@ class Column:
             raise UsageError(f"{file}: --column is needed; columns are {shown_list(schema.names, 20)}")
         indices = schema.get_all_field_indices(name)
         if len(indices) == 1:
-            return cls(name, indices[0], ())
-        first, *inner = name.split(".")
-        outer = schema.get_all_field_indices(first)
-        if indices or len(outer) != 1 or not inner:
-            what = "more than one column" if len(indices) > 1 else "no column"
-            raise UsageError(f"{file}: {what} {name!r}; columns are {shown_list(schema.names, 20)}")
-        found = cls(name, outer[0], tuple(inner))
-        found.leaf_type(schema.field(outer[0]).type, file)
+            found = cls(name, indices[0], ())
+        else:
+            first, *inner = name.split(".")
+            outer = schema.get_all_field_indices(first)
+            if indices or len(outer) != 1 or not inner:
+                what = "more than one column" if len(indices) > 1 else "no column"
+                raise UsageError(f"{file}: {what} {name!r}; columns are {shown_list(schema.names, 20)}")
+            found = cls(name, outer[0], tuple(inner))
+        kind = found.leaf_type(schema.field(found.index).type, file)
+        if not can_hold_labels(kind):
+            raise UsageError(f"{file}: column {name!r} holds {kind}, which remap cannot rewrite")
         return found
 
     def leaf_type(self, kind: Any, file: str) -> Any:
