@@ -96,6 +96,30 @@ class TestCsv(Conformance):
         assert finding.where.rows == (150_001, 190_001)
         assert finding.where.lines == (150_002, 190_002)
 
+    def test_comments_are_passed_over_at_full_speed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from preassert.data.formats import csv
+
+        monkeypatch.setattr(csv, "_BLOCK_BYTES", 64)
+        monkeypatch.setattr(csv.CsvReader, "_plain_chunks", lambda *_: pytest.fail("read by the standard library"))
+        comments = ["# a note", "#", "#,,", '# 5" of it', '#"a","b","c"', f"# {'long ' * 10}"]
+        lines = ["text,label"]
+        for at, comment in enumerate(comments):
+            lines += [f"row {at},1", comment, "#3,12" if at == 4 else "x,2"]
+        path = tmp_path / "a.csv"
+        path.write_text("\n".join([*lines, "# the last line has no end"]))
+        report = self.check(path)
+        finding = self.one(report)
+        assert (finding.where.rows, finding.where.lines) == ((10,), (16,))
+        assert report.scanned["rows"] == 12
+
+    @pytest.mark.parametrize(
+        ("odd", "row"), [('# a,"b\nc",d', 4), ("x", 4), ("# caf\xe9", 3)], ids=["quoted", "short", "latin-1"]
+    )
+    def test_one_comment_and_what_the_standard_library_must_read(self, tmp_path: Path, odd: str, row: int) -> None:
+        path = tmp_path / "a.csv"
+        path.write_bytes(f"text,label\na,1\n# note\nb,2\n{odd}\nc,12\n".encode("latin-1"))
+        assert self.one(self.check(path)).where.rows[-1] == row
+
     @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
     def test_delimiters(self, tmp_path: Path, delimiter: str) -> None:
         path = tmp_path / "a.csv"

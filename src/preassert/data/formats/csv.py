@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ class CsvReader(Reader):
             for batch in self._arrow_batches(positions):
                 yield Chunk(done + 1, batch)
                 done += len(next(iter(batch.values())))
-        except pa.ArrowInvalid:  # a row with too few or too many fields, perhaps a comment, or one larger than a block
+        except pa.ArrowInvalid:  # a row with too few or too many fields, perhaps a comment in one column, or larger than a block
             yield from self._plain_chunks(positions, done)
 
     def _arrow_batches(self, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -73,21 +74,32 @@ class CsvReader(Reader):
         skip = 1 if self.source.header else 0
         plain = self.source.filesystem is None and self.source.compression is None
         with pa.OSFile(self.source.path) if plain else self.source.open() as stream:
-            opened = arrow_csv.open_csv(
-                stream,
-                read_options=arrow_csv.ReadOptions(
-                    block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding, skip_rows=self._head
-                ),
-                parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                convert_options=arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
+            read = arrow_csv.ReadOptions(
+                block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding, skip_rows=self._head
             )
-            for batch in opened:
+            parse = arrow_csv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=self._skip_comment
+            )
+            convert = arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
+            with _quiet_where_undecodable():
+                opened = arrow_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+            while True:
+                with _quiet_where_undecodable():
+                    batch = next(opened, None)
+                if batch is None:
+                    break
                 taken = batch.slice(min(skip, len(batch)))
                 skip -= len(batch) - len(taken)
                 if len(self._first_record) == 1:
                     _refuse_comments(taken.column(0))
                 if len(taken):
                     yield {column: taken.column(wanted.index(name)) for column, name in fields.items()}
+
+    def _skip_comment(self, row: Any) -> str:
+        """pyarrow's answer for a row with another number of fields than the header, as every comment has (in several columns)."""
+        line = row.text
+        one_line = "\n" not in line and "\r" not in line
+        return "skip" if one_line and is_comment(line, self.delimiter, row.expected_columns) else "error"
 
     def _plain_chunks(self, positions: dict[str, int], done: int) -> Iterator[Chunk]:
         """The rows after the first ``done``, by the standard library's reader; a missing field is a missing value.
@@ -239,6 +251,23 @@ class CsvReader(Reader):
                 return self.delimiter
         del self._first_record
         return "," if len(split[","]) > 1 else max(DELIMITERS, key=lambda mark: len(split[mark]))
+
+
+@contextmanager
+def _quiet_where_undecodable() -> Iterator[None]:
+    """pyarrow decodes a row before it asks about it. Where that fails the row counts as wrong, which is right, but a traceback
+    is printed as well."""
+    usual = sys.unraisablehook
+
+    def hook(failure: Any) -> None:
+        if not isinstance(failure.exc_value, UnicodeDecodeError):
+            usual(failure)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
 
 
 def _refuse_comments(values: Any) -> None:
