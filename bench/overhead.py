@@ -136,10 +136,10 @@ def _guarded(mode: str) -> Callable[[Callable[[], Any], int], float]:
 
 def _dispatch_mode(work: Callable[[], Any], repeats: int) -> float:
     """The same contract table in a ``TorchDispatchMode``: what the guard is on torch without ``get_kernel``."""
-    from preassert.guard.options import make_options
+    from preassert.guard.options import Options
     from preassert.guard.state import STATE
 
-    options = make_options(mode="immediate")
+    options = Options(mode="immediate")
     modes = ModeInstallation()
     STATE.push(options)
     modes.install()

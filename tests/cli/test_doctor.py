@@ -62,7 +62,7 @@ def _always_fine(*arguments: Any) -> bool:
 
 SABOTAGE = {
     "one kernel is not replaced": (intercept.Installation, "_register", _no_kernel_for("aten::take_along_dim"), "take_along_dim"),
-    "index kernels check nothing": (intercept, "_index_kernel", lambda row, overload, bounds, call: call, "F.cross_entropy"),
+    "index kernels check nothing": (intercept, "_index_kernel", lambda *arguments: arguments[3], "F.cross_entropy"),
     "no other value is ever bad": (intercept, "holds", _always_fine, "multinomial"),
     "the violation is swallowed": (verdict, "judge", lambda fault, options: None, "tensor[index]"),
     "sanitised and silent": (ledger.Ledger, "add", lambda self, violation, options: None, "cpu deferred"),

@@ -123,6 +123,37 @@ def test_a_library_of_the_users_own_below() -> None:
     assert TABLE.take(torch.tensor([1])).tolist() == [1.0]
 
 
+@pytest.mark.parametrize("ids", [GOOD, GOOD.int(), GOOD.reshape(1, 2, 1), GOOD[0], GOOD[:0], torch.arange(60).reshape(6, 10) % 3])
+def test_embedding_is_still_made_of_index_select(ids: Tensor) -> None:
+    """The guard goes around its own index_select there, not around anybody else's."""
+    plain = look_up(ids)
+    library = torch.library.Library("aten", "IMPL")
+    below = torch.library.get_kernel("aten::index_select", "CPU")
+
+    def index_select(keyset: Any, *args: Any) -> Tensor:
+        return below.call_boxed(keyset, *args) + 1.0  # type: ignore[no-any-return]
+
+    with preassert.guard():
+        same = look_up(ids)
+    assert (same.shape, same.stride(), same.tolist()) == (plain.shape, plain.stride(), plain.tolist())
+    library.impl("index_select", index_select, "CPU", with_keyset=True, allow_override=True)
+    try:
+        with preassert.guard():
+            assert torch.equal(look_up(ids), plain + 1.0)
+            assert_guarded()
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize("call", [lambda: torch.embedding(TABLE[0], GOOD // 2), lambda: torch.embedding(TABLE, GOOD.short())])
+def test_what_embedding_refuses_is_said_in_its_own_words(call: Any) -> None:
+    with pytest.raises((RuntimeError, IndexError)) as plain:
+        call()
+    with preassert.guard(), pytest.raises(type(plain.value)) as guarded:
+        call()
+    assert str(guarded.value) == str(plain.value)
+
+
 def test_a_library_of_the_users_own_above_while_the_guard_is_open() -> None:
     """Chained to ours, it has to go first: torch makes a kernel that is gone unusable for whoever holds it."""
     library = torch.library.Library("aten", "IMPL")

@@ -1,6 +1,6 @@
 """What an operator demands of the values of one argument.
 
-A domain is written over the names of the operator's schema: ``Index("index", size=lambda self, dim: extent(self, dim))``.
+A domain is written over the names of the operator's schema: ``Index("index", size=lambda self: self.numel())``.
 The guard binds those names to positions once, at installation. Only tensor *methods* are used here, so that the table
 imports without torch; ``Tensor`` below stands for ``torch.Tensor``.
 
@@ -26,7 +26,9 @@ Case = tuple["int | None", Tensor, Bounds]  # place in a list argument (or None)
 
 def extent(tensor: Tensor, dim: int) -> int:
     """Size of dimension ``dim``; a 0-d tensor counts as one element."""
-    return int(tensor.shape[dim]) if tensor.dim() else 1
+    shape = tensor.shape
+    size: int = shape[dim] if shape else 1
+    return size
 
 
 def is_integral(tensor: Tensor) -> bool:
@@ -119,6 +121,7 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
 class Index(Domain):
     """Integers in ``0..size-1`` (or ``-size..size-1`` where negatives count from the end), or a legal value.
 
+    ``of`` names the arguments of ``size``, where they are not its own parameters' names.
     Bounds are ``(lowest, highest, legal)``, both inclusive. ``lowest`` is 1 for pivots, -1 where -1 ends a list.
     """
 
@@ -129,6 +132,7 @@ class Index(Domain):
         argument: str,
         *,
         size: Callable[..., int],
+        of: tuple[str, ...] | None = None,
         wraps: bool = False,
         lowest: int = 0,
         legal: Callable[..., int] | None = None,
@@ -142,7 +146,7 @@ class Index(Domain):
         self.lowest = lowest
         self.legal_value = legal
         self.name_of_legal = name_of_legal
-        self.size_names = names_of(size)
+        self.size_names = of or names_of(size)
         self._legal_names = names_of(legal) if legal is not None else ()
         self.parameters = (argument, *self.size_names, *self._legal_names)
 
@@ -202,7 +206,7 @@ class SliceIndex(Index):
     """Numbers of the slices of ``self`` along ``dim``. Slices without elements are never touched, whatever their number."""
 
     def __init__(self, argument: str = "index", *, wraps: bool = False, hazard: str | None = None) -> None:
-        super().__init__(argument, size=lambda self, dim: extent(self, dim), wraps=wraps, hazard=hazard)
+        super().__init__(argument, size=extent, of=("self", "dim"), wraps=wraps, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         _index, tensor, dim = values
@@ -214,7 +218,7 @@ class TakeAlongIndex(Index):
     """The index of ``take_along_dim``: from the end too along a dimension, but not into the flattened tensor."""
 
     def __init__(self, argument: str = "indices", *, hazard: str | None = None) -> None:
-        super().__init__(argument, size=lambda self, dim: extent(self, dim), wraps=True, hazard=hazard)
+        super().__init__(argument, size=extent, of=("self", "dim"), wraps=True, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         index, tensor, dim = values

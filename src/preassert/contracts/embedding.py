@@ -7,7 +7,7 @@ from preassert.contracts.rows import Row, variants
 
 HAZARD = "embedding-index-out-of-range"
 
-_LOOKUP = Index("indices", size=lambda weight: int(weight.size(0)))
+_LOOKUP = Index("indices", size=lambda weight: weight.shape[0])
 _BAG_OFFSETS = Offsets("offsets", length=lambda indices: int(indices.numel()))
 
 ROWS: tuple[Row, ...] = (

@@ -20,7 +20,7 @@ from preassert.contracts.rows import Row, variants
 INDEX = "index-out-of-range"
 GATHER = "gather-index-out-of-range"
 
-_ALONG = Index("index", size=lambda self, dim: extent(self, dim))
+_ALONG = Index("index", size=extent, of=("self", "dim"))
 _SLICE = SliceIndex()
 _FLAT = Index("index", size=lambda self: int(self.numel()), wraps=True)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, Literal
 
 from preassert.contracts.domains import Index
 
@@ -31,34 +33,55 @@ def fetcher(schema: Any, names: tuple[str, ...]) -> Fetch:
     """
     parts, defaults = _expressions(schema, names)
     # Generated, because this runs on every guarded call: a loop over names costs a microsecond, an expression a tenth.
-    fetch: Fetch = _compiled(f"lambda args, kwargs: ({', '.join(parts)},)", defaults)
+    fetch: Fetch = eval(_code(f"lambda args, kwargs: ({', '.join(parts)},)", "eval"), defaults)
     return fetch
 
 
-Proof = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+Kernel = Callable[..., Any]
 
 
-def index_proof(schema: Any, domain: Index, names: dict[str, Any]) -> Proof:
-    """A function that is True when a plain tensor on the CPU keeps an index domain; False says nothing.
+def index_kernel(schema: Any, domain: Index, scope: dict[str, Any]) -> Kernel:
+    """A kernel for the CPU and an operator with one index argument: a plain tensor that keeps its range is launched at once.
 
-    One generated expression, because it runs on every guarded call: a short 1-d tensor is judged by Python's own ``min``
-    and ``max``, anything else by ``index_holds``.
+    Generated with the operator's own signature, because it runs on every guarded call and on tiny tensors everything
+    counts: a short 1-d tensor is judged by Python's own ``min`` and ``max``, anything else by ``index_holds``.
 
     Args:
-        names: ``plain`` (the type ``torch.Tensor``), ``modes`` (counts the active function modes) and ``index_holds``.
+        scope: ``cover``, ``plain`` (the type ``torch.Tensor``), ``modes`` (counts the active function modes),
+            ``index_holds``, ``malformed`` (the errors of looking), ``call`` (where nothing is checked), ``launch`` (what has
+            been proven) and ``verify(args, kwargs)`` (all else: check at leisure, then launch).
     """
-    parts, scope = _expressions(schema, domain.parameters)
-    cut = 1 + len(domain.size_names)
-    legal = "()" if domain.legal_value is None else f"(legal({', '.join(parts[cut:])}),)"
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    keyword = [argument for argument in schema.arguments if argument.kwarg_only]
+    names = {argument.name: f"a{place}" for place, argument in enumerate(positional)}
+    defaults = {f"d_{argument.name}": argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    signature = [f"a{place}=d_{arg.name}" if arg.has_default_value() else f"a{place}" for place, arg in enumerate(positional)]
+    rest = ["**kwargs"] if keyword else []
+    values = {**names, **{argument.name: f"kwargs.get({argument.name!r}, d_{argument.name})" for argument in keyword}}
+    tensor, *bounds = (values[name] for name in domain.parameters)
+    cut = len(domain.size_names)
+    legal = "()" if domain.legal_value is None else f"(legal({', '.join(bounds[cut:])}),)"
     lowest = "-n" if domain.wraps else str(domain.lowest)
-    source = (
-        f"lambda args, kwargs: type(t := {parts[0]}) is plain and t.is_cpu and not modes()"
-        f" and ((n := size({', '.join(parts[1:cut])})) or True)"
-        f" and (t.dim() == 1 and 0 < t.numel() <= 32 and {lowest} <= min(v := t.tolist()) and max(v) < n"
-        f" or index_holds(t, {lowest}, n - 1, {legal}))"
-    )
-    proof: Proof = _compiled(source, {**scope, **names, "size": domain.size, "legal": domain.legal_value})
-    return proof
+    given = ", ".join([*names.values(), *rest])
+    source = f"""
+def kernel({", ".join([*signature, *rest])}):
+    if cover.active:
+        return call({given})
+    try:
+        fine = type({tensor}) is plain and not modes() and (n := size({", ".join(bounds[:cut])})) >= 0 and (
+            {tensor}.dim() == 1 and 0 < {tensor}.numel() <= 32 and {lowest} <= min(v := {tensor}.tolist()) and max(v) < n
+            or index_holds({tensor}, {lowest}, n - 1, {legal})
+        )
+    except malformed:
+        fine = True  # torch says it, and without our error as its context: the call is not made in here
+    if fine:
+        return launch({given})
+    return verify(({", ".join(names.values())},), {"kwargs" if rest else "{}"})
+"""
+    space = {**scope, **defaults, "size": domain.size, "legal": domain.legal_value}
+    exec(_code(source, "exec"), space)
+    kernel: Kernel = space["kernel"]
+    return kernel
 
 
 def _expressions(schema: Any, names: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -86,6 +109,7 @@ def name_arguments(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return named
 
 
-def _compiled(expression: str, scope: dict[str, Any]) -> Any:
+@functools.cache  # kernels are made anew each time that a guard is entered
+def _code(source: str, kind: Literal["eval", "exec"]) -> CodeType:
     # Under the name of this file, so that its frames count as ours where tracebacks are cleaned.
-    return eval(compile(expression, __file__, "eval"), scope)
+    return compile(source, __file__, kind)

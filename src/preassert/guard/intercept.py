@@ -10,8 +10,9 @@ Measured: a replaced kernel that does nothing costs 2.5 µs in the run of docs/o
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,13 @@ from preassert.contracts.domains import Domain, Index
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard import verdict
-from preassert.guard.bind import Fetch, Proof, fetcher, index_proof
+from preassert.guard.bind import Fetch, Kernel, fetcher, index_kernel
 from preassert.guard.check import holds, index_holds
 from preassert.guard.fault import Fault
 from preassert.guard.options import Options
 from preassert.guard.site import user_line
 from preassert.guard.state import COVER, STATE
 
-Kernel = Callable[..., Any]
 # guard.compiled puts ``insert`` here: how a composition is checked that is being traced for inductor
 TRACED: list[Callable[..., Any]] = []
 _PLAIN = torch.Tensor.__torch_dispatch__
@@ -45,7 +45,6 @@ class Bound:
     domain: Domain
     fetch: Fetch
     argument_position: int | None  # None: keyword-only
-    proof: Proof | None  # for an index domain: true when it certainly holds
 
 
 def can_replace_kernels() -> bool:
@@ -67,6 +66,23 @@ def backend_keys() -> list[str]:
     return keys
 
 
+def kernel_below(operator: str, key: str) -> Kernel:
+    """The kernel that would run, to be called with the operator's arguments.
+
+    Raises:
+        RuntimeError: there is none for this key.
+    """
+    backend = "CPU" if key == _COMPOSITE else key
+    kernel = torch.library.get_kernel(operator, backend)
+    # What runs at a backend's key asks for no other keys: one set for all calls, where torch would make one for each.
+    return functools.partial(kernel.call_boxed, torch._C.DispatchKeySet(torch._C.DispatchKey.__members__[backend]))
+
+
+def has_own_kernel(operator: str, key: str) -> bool:
+    """Whether a kernel was registered for this very key: torch's own or an override, not one made for all backends."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+
+
 def overload_of(operator: str) -> Any | None:
     """The ``OpOverload`` of ``"aten::scatter.src"``, or None where this torch has no such operator."""
     name, _, overload = operator.removeprefix("aten::").partition(".")
@@ -74,7 +90,6 @@ def overload_of(operator: str) -> Any | None:
     return None if packet is None else getattr(packet, overload or "default", None)
 
 
-_PROOF_NAMES = {"plain": torch.Tensor, "modes": torch._C._len_torch_function_stack, "index_holds": index_holds}
 _bound: dict[tuple[str, str], tuple[Bound, ...]] = {}
 
 
@@ -88,7 +103,6 @@ def bind_row(row: Row, schema: Any) -> tuple[Bound, ...]:
                 domain,
                 fetcher(schema, domain.parameters),
                 positions.get(domain.argument),
-                index_proof(schema, domain, _PROOF_NAMES) if type(domain) is Index else None,
             )
             for domain in row.domains
         )
@@ -98,54 +112,69 @@ def bind_row(row: Row, schema: Any) -> tuple[Bound, ...]:
 # --- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def make_kernel(row: Row, overload: Any, call: Kernel, *, budgeted: bool = False) -> Kernel:
-    """The Python kernel that checks ``row`` and then calls the replaced one (``call(keyset, *args, **kwargs)``)."""
+def make_kernel(
+    row: Row, overload: Any, call: Kernel, *, key: str, launch: Kernel | None = None, budgeted: bool = False
+) -> Kernel:
+    """The Python kernel that checks ``row`` and then calls the replaced one.
+
+    Args:
+        call: the replaced kernel.
+        key: the dispatch key that it is for.
+        launch: a shorter way to what ``call`` gives for values that were found legal on the CPU; None: ``call``.
+    """
     bounds = bind_row(row, overload._schema)
     check = verify_within_budget if budgeted else verify
     if row.level == "composite":
         return _composite_kernel(row, overload, bounds, call, check)
-    if len(bounds) == 1 and type(row.domains[0]) is Index and not budgeted and not verdict.PRETEND_DEVICE:
-        return _index_kernel(row, overload, bounds, call)
+    if key == "CPU" and len(bounds) == 1 and type(row.domains[0]) is Index and not budgeted and not verdict.PRETEND_DEVICE:
+        return _index_kernel(row, overload, bounds, call, launch)
     return _general_kernel(row, overload, bounds, call, check)
 
 
-def call_covered(call: Kernel, keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Launch a kernel whose inner guarded operators work on values that are checked already."""
-    COVER.active = True
-    try:
-        return call(keyset, *args, **kwargs)
-    finally:
-        COVER.active = False
+def covered(call: Kernel) -> Kernel:
+    """``call``, whose inner guarded operators then work on values that are checked already."""
 
-
-def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel) -> Kernel:
-    """The hot form: one index argument. A plain CPU tensor that keeps its range takes the shortest way."""
-    proof = bounds[0].proof
-    assert proof is not None
-    covers = row.covers
-
-    def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if COVER.active:
-            return call(keyset, *args, **kwargs)
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        COVER.active = True
         try:
-            fine = proof(args, kwargs)
-        except _MALFORMED:
-            fine = True  # torch says it, and without our error as its context: the call is not made in here
-        if not fine:
-            args, kwargs = verify(row, overload, bounds, args, kwargs)
-        return call_covered(call, keyset, args, kwargs) if covers else call(keyset, *args, **kwargs)
+            return call(*args, **kwargs)
+        finally:
+            COVER.active = False
 
-    return guarded
+    return launch
+
+
+def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, launch: Kernel | None) -> Kernel:
+    """The hot form: one index argument, on the CPU. A plain tensor that keeps its range takes the shortest way."""
+    checked = covered(call) if row.covers else call
+
+    def verified(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = verify(row, overload, bounds, args, kwargs)
+        return checked(*args, **kwargs)
+
+    domain = row.domains[0]
+    assert isinstance(domain, Index)
+    scope = {
+        "cover": COVER,
+        "plain": torch.Tensor,
+        "modes": torch._C._len_torch_function_stack,
+        "index_holds": index_holds,
+        "malformed": _MALFORMED,
+        "call": call,
+        "launch": launch or checked,
+        "verify": verified,
+    }
+    return index_kernel(overload._schema, domain, scope)
 
 
 def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
-    covers = row.covers
+    launch = covered(call) if row.covers else call
 
-    def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
         if COVER.active:
-            return call(keyset, *args, **kwargs)
+            return call(*args, **kwargs)
         args, kwargs = check(row, overload, bounds, args, kwargs)
-        return call_covered(call, keyset, args, kwargs) if covers else call(keyset, *args, **kwargs)
+        return launch(*args, **kwargs)
 
     return guarded
 
@@ -153,18 +182,38 @@ def _general_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Ke
 def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kernel, check: Kernel) -> Kernel:
     """At this level the tensors are the user's own: they may need gradients, be traced, be fake or be wrapped."""
 
-    def guarded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
         if COVER.active or STATE.options is None:
-            return call(keyset, *args, **kwargs)
+            return call(*args, **kwargs)
         tensors = [value for bound in bounds for value in bound.fetch(args, kwargs) if isinstance(value, torch.Tensor)]
         if all(map(is_concrete, tensors)):
             with Aside():
                 args, kwargs = check(row, overload, bounds, args, kwargs)
         elif TRACED:
             args, kwargs = TRACED[0](row, overload, bounds, args, kwargs) or (args, kwargs)
-        return call(keyset, *args, **kwargs)
+        return call(*args, **kwargs)
 
     return guarded
+
+
+def _embedding_by_rows(embedding: Kernel, replaced: Mapping[tuple[str, str], Kernel]) -> Kernel:
+    """``aten::embedding`` on the CPU, for ids that are legal. Not where somebody's override is what would run.
+
+    The kernel that torch has for all backends is made of ``index_select`` (ATen/native/Embedding.cpp), which is replaced
+    too. To call what is below that, out of ``replaced``, spares the way through a second Python kernel: half of what a
+    guarded embedding would cost.
+    """
+    launch, whole, index_select = covered(embedding), (torch.int64, torch.int32), ("aten::index_select", "CPU")
+
+    def look_up(weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
+        if weight.dim() != 2 or indices.dtype not in whole:
+            return launch(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+        select = replaced[index_select]
+        if indices.dim() == 1:
+            return select(weight, 0, indices)
+        return select(weight, 0, indices.reshape(-1)).view(*indices.shape, weight.size(1))
+
+    return look_up
 
 
 def is_concrete(tensor: torch.Tensor) -> bool:
@@ -283,6 +332,7 @@ class Installation:
     def __init__(self, *, budgeted: bool = False) -> None:
         self.budgeted = budgeted
         self._libraries: dict[tuple[str, str], torch.library.Library] = {}
+        self._replaced: dict[tuple[str, str], Kernel] = {}
         self._unwatch: Callable[[], None] | None = None
 
     def install(self) -> None:
@@ -301,6 +351,7 @@ class Installation:
         for library in self._libraries.values():
             library._destroy()
         self._libraries.clear()
+        self._replaced.clear()
 
     def operators(self) -> list[tuple[str, str]]:
         """(operator, dispatch key) of every registered kernel."""
@@ -308,15 +359,19 @@ class Installation:
 
     def _register(self, row: Row, overload: Any, key: str) -> None:
         try:
-            replaced = torch.library.get_kernel(row.operator, "CPU" if key == _COMPOSITE else key)
+            replaced = kernel_below(row.operator, key)
         except RuntimeError:  # no kernel for this backend
             return
+        self._replaced[row.operator, key] = replaced
+        launch = None
+        if (row.operator, key) == ("aten::embedding", "CPU") and not has_own_kernel(row.operator, key):
+            launch = _embedding_by_rows(replaced, self._replaced)
+        kernel = make_kernel(row, overload, replaced, key=key, launch=launch, budgeted=self.budgeted)
         library = torch.library.Library("aten", "IMPL")
-        kernel = make_kernel(row, overload, replaced.call_boxed, budgeted=self.budgeted)
         with warnings.catch_warnings():
             # torch announces an override of its own kernels; that is what was asked for
             warnings.simplefilter("ignore")
-            library.impl(row.operator.removeprefix("aten::"), kernel, key, with_keyset=True)
+            library.impl(row.operator.removeprefix("aten::"), kernel, key)
         self._libraries[row.operator, key] = library
 
     def lift(self, operator: str, key: str) -> None:
