@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shlex
@@ -247,6 +248,8 @@ class TestFixes:
             "categories": [{"id": 3, "name": "a"}, {"id": 90, "name": "b"}],
         }
         (tmp_path / "c.json").write_text(json.dumps(document))
+        (finding,) = [f for f in report(capsys, "c.json", "--min", "1", "--max", "80")["findings"] if f["severity"] == "error"]
+        assert "remap" not in finding["fix"]
         (finding,) = [f for f in report(capsys, "c.json", "--classes", "2")["findings"] if f["severity"] == "error"]
         assert main(shlex.split(finding["fix"])[1:]) == 0
         assert main(["check", "c.remapped.json", "--classes", "2"]) == 0
@@ -258,6 +261,77 @@ class TestFixes:
         assert main(shlex.split(finding["fix"])[1:]) == 0
         assert (tmp_path / "b.remapped.csv").read_text() == "a,0\n%c,9\nb,1\n"
         assert main(["check", "b.remapped.csv", *argv]) == 0
+
+    @pytest.mark.parametrize(
+        "targets",
+        [
+            ["train.csv", "val.csv"],
+            ["[tv]*.csv"],
+            ["data"],
+            ["data/"],
+            ["data/a.csv", "val.csv"],
+            ["deep"],
+            ["saved"],
+            ["val.csv", "data"],
+            ["packed.csv.gz"],
+        ],
+        ids=" ".join,
+    )
+    def test_remap_of_several_files_is_one_command(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, targets: list[str]
+    ) -> None:
+        """Labels 1 and 2 in some files, 2 and 3 in others: only one map over all of them keeps a label what it is."""
+        import datasets
+
+        for name, labels in {"train.csv": (1, 2), "val.csv": (2, 3), "data/a.csv": (1, 2), "data/b.csv": (2, 3)}.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("text,label\n" + "".join(f"x,{label}\n" for label in labels))
+        for split, labels in {"train": (1, 2), "test": (2, 3)}.items():
+            (tmp_path / "deep" / split).mkdir(parents=True)
+            (tmp_path / "deep" / split / "a.jsonl").write_text("".join(json.dumps({"label": label}) + "\n" for label in labels))
+        datasets.disable_progress_bars()
+        splits = {"train": datasets.Dataset.from_dict({"label": [1, 2]}), "test": datasets.Dataset.from_dict({"label": [2, 3]})}
+        datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+        with gzip.open(tmp_path / "packed.csv.gz", "wb") as stream:
+            stream.write(b"label\n1\n2\n3\n")
+        argv = ["--column", "label", "--classes", "3"]
+        findings = [f for f in report(capsys, *targets, *argv)["findings"] if f["severity"] == "error"]
+        (command,) = {finding["fix"] for finding in findings}
+        words = shlex.split(command)
+        assert main(words[1:]) == 0
+        assert main(["check", words[words.index("-o") + 1], *argv]) == 0
+        capsys.readouterr()
+        assert len(json.loads((tmp_path / words[words.index("--map") + 1]).read_text())["classes"]) == 3
+
+    def test_remap_is_not_named_where_it_does_not_help(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        import datasets
+        import numpy as np
+
+        (tmp_path / "b.csv").write_text("label\n1\n2\n")
+        (tmp_path / "c.csv").write_text("label\n3\n4\n")
+        np.save(tmp_path / "d.npy", np.array([(3,)], [("label", "i4")]))
+        datasets.disable_progress_bars()
+        features = datasets.Features({"label": datasets.ClassLabel(names=["a", "b", "c"])})
+        datasets.Dataset.from_dict({"label": [0, 2]}, features).save_to_disk(tmp_path / "saved")
+        argv = ["--column", "label", "--classes", "2"]
+        for targets, advice in {
+            ("b.csv", "c.csv"): "num_classes",
+            ("d.npy",): "num_classes=4",
+            ("saved",): "num_classes=3: the file declares 'a', 'b', 'c'",
+        }.items():
+            for finding in report(capsys, *targets, *argv)["findings"]:
+                if finding["severity"] == "error":
+                    assert "remap" not in finding["fix"]
+                    assert advice in finding["fix"]
+
+    @pytest.mark.parametrize("argv", [["--classes", "3"], ["--min", "1", "--max", "3"]])
+    def test_masks_that_remap_does_not_help(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, argv: list[str]) -> None:
+        import numpy as np
+        from PIL import Image
+
+        Image.fromarray(np.array([[0, 1], [2, 9]], np.uint8)).save(tmp_path / "a.png")
+        (finding,) = [f for f in report(capsys, "a.png", *argv)["findings"] if f["severity"] == "error"]
+        assert "remap" not in finding["fix"]
 
     @pytest.mark.parametrize("target", ["masks", "masks/", ".", "masks/a.png"])
     def test_remap_of_masks(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from preassert.data import formats
 from preassert.data.carried import CarriedMap
+from preassert.data.fixes import Counted, fix_of
 from preassert.data.formats import hf
 from preassert.data.formats.base import Proven, Reader
 from preassert.data.rules import TARGET, Report, Rule, hazard_of_column, tidy
@@ -96,6 +97,7 @@ def check_paths(paths: Sequence[str], rules: Sequence[Rule], options: Options | 
     """
     scan = Scan(rules, options or Options())
     for path in paths:
+        scan.asked = path
         for target in expand(path):
             if not is_remote(target) and os.path.isdir(target):
                 scan.folder(target)
@@ -111,11 +113,13 @@ class Scan:
         self.rules = rules
         self.options = options
         self.report = Report(scanned={"files": 0, "rows": 0})
-        self.tallies: dict[tuple[Rule, str | None], list[Tally]] = {}
+        self.columns: dict[tuple[Rule, str | None], list[Counted]] = {}
         self.missing: dict[Rule, _Missing] = {}
         self.found: set[Rule] = set()
         self.maps: dict[str, tuple[str, CarriedMap]] = {}  # column -> the first file with a label map, and that map
+        self.asked = ""  # the target, as the caller names it
         self.last_file = ""
+        self._open_fixes: list[tuple[int, Counted, tuple[Rule, str | None]]] = []  # (number of the finding, ...)
 
     def folder(self, path: str) -> None:
         """Check the shards below a folder, or the data set that `datasets` saved there."""
@@ -196,8 +200,8 @@ class Scan:
                 if column in maps:
                     self._tell_map(path, effective, maps[column])
                     effective = _rule_of_map(effective, maps[column], open_rule)
-                elif column in declared and open_rule:
-                    effective = replace(effective, names=declared[column])
+                elif column in declared:
+                    effective = _rule_of_classes(effective, declared[column], open_rule)
                 plan.append(_Planned(rule, Tally(effective, column)))
         return plan
 
@@ -267,12 +271,17 @@ class Scan:
                 continue
             self.found.add(rule)
             rows = max(rows, tally.rows)
-            self.report.findings.extend(findings_of(tally, path, _lines_of(reader), reader.row_noun, reader.source))
+            counted = Counted(tally, reader.source, self.asked)
+            column = (rule, tally.column)
+            for finding in findings_of(tally, path, _lines_of(reader), reader.row_noun):
+                if finding.fix is None:
+                    self._open_fixes.append((len(self.report.findings), counted, column))
+                self.report.findings.append(finding)
             if not tally.rows:
                 self.report.findings.append(
                     note(path, f"{tally.column or 'the file'}: no rows", severity="warning", column=tally.column)
                 )
-            self.tallies.setdefault((rule, tally.column), []).append(tally)
+            self.columns.setdefault(column, []).append(counted)
         self.report.scanned["rows"] += rows
 
     def finish(self) -> Report:
@@ -284,8 +293,10 @@ class Scan:
                 raise UsageError(f"{missing.files[0]}: {text}")
             for file in missing.files:
                 self.report.findings.append(bad_input(file, text))
-        for tallies in self.tallies.values():
-            summarise(self.report, self.last_file, tallies)
+        for at, counted, column in self._open_fixes:
+            self.report.findings[at] = replace(self.report.findings[at], fix=fix_of(counted, self.columns[column]))
+        for files in self.columns.values():
+            summarise(self.report, self.last_file, [counted.tally for counted in files])
         self.report.findings = tidy(self.report.findings)
         return self.report
 
@@ -300,6 +311,16 @@ def _rule_of_map(rule: Rule, carried: CarriedMap, open_rule: bool) -> Rule:
     ignore = (carried.ignore_index,) if rule.ignore == Rule().ignore else rule.ignore
     by = "the label map in its metadata"
     return replace(rule, lowest=0, highest=carried.num_classes - 1, ignore=ignore, bound_by=by, fix=fix)
+
+
+def _rule_of_classes(rule: Rule, names: tuple[str, ...], open_rule: bool) -> Rule:
+    """The rule of a column whose file declares its classes: these, unless the caller states others."""
+    if open_rule:
+        return replace(rule, names=names)
+    if rule.names is None and rule.highest is not None and rule.highest + 1 < len(names):
+        declared = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+        return replace(rule, fix=rule.fix or f"build the model with num_classes={len(names)}: the file declares {declared}")
+    return rule
 
 
 def _disagrees(rule: Rule, carried: CarriedMap) -> bool:

@@ -43,6 +43,7 @@ def check_targets(paths: Sequence[str], rules: Sequence[Rule], options: Options,
     scan = Scan(rules, options)
     tables = False
     for path in paths:
+        scan.asked = path
         for target in expand(path):
             for layout, place in _parts(target, rules, kind):
                 if layout is None:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from preassert.data.rules import EMBEDDING, TARGET, Report, Rule
-from preassert.data.source import Source
+from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.tally import MAX_VALUES, Plain, Tally
 from preassert.hazards.likely import likely
 from preassert.model import Finding, Severity, Where
 
 SHOWN_VALUES = 6  # distinct values named in a message; the report holds more
-REMAPPABLE = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".npy")
 
 LinesOf = Callable[[Sequence[int]], tuple[int, ...]]
 
 
-def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row", source: Source | None = None) -> list[Finding]:
+def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row") -> list[Finding]:
     """At most two findings: one for offending values, one for rows that are too long.
+
+    The fix for values is left open unless the rule states it: it may depend on other files.
 
     Args:
         tally: the whole column of one file.
         file: as the report names it.
         lines_of: rows -> lines of the file on which they start, or nothing for formats without lines.
         row_noun: what a row number counts.
-        source: how the file was read.
     """
     out: list[Finding] = []
     rule = tally.rule
@@ -52,7 +49,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
                 values=values,
                 valid=rule.valid,
                 count=tally.count,
-                fix=rule.fix or fix(tally, file, source),
+                fix=rule.fix,
                 extra=_extra(tally),
             )
         )
@@ -180,103 +177,22 @@ def _labels(tally: Tally) -> list[int] | None:
 def _likely_of_names(rule: Rule, texts: Sequence[str], *, only_names: bool) -> str | None:
     if rule.alphabet is not None:
         return "the text was not normalised (case, accents, punctuation) as the alphabet wants it"
-    if rule.names is None and _several(rule, texts[0]):
+    if rule.names is None and holds_several(rule, texts[0]):
         return "several labels in one field, or a decimal comma"
     if rule.names is None:
         return "the column holds names; ids or a class list (--classes FILE) are wanted" if only_names else None
-    if _several(rule, texts[0]):
+    if holds_several(rule, texts[0]):
         return "several names in one field"
     folded = {known.strip().casefold(): known for known in rule.names}
     spelt = next((value for value in texts if value.strip().casefold() in folded), None)
     return None if spelt is None else f"{spelt!r} is {folded[spelt.strip().casefold()]!r} in another spelling"
 
 
-def _several(rule: Rule, text: str) -> bool:
+def holds_several(rule: Rule, text: str) -> bool:
     """Whether a field holds several labels with commas, blanks or the like between them: ``0,3``, ``cat|dog``."""
     parts = [part for part in re.split(r"[\s,;|/]+", text) if part]
     known = rule.names
     return len(parts) > 1 and all(part in known if known is not None else re.fullmatch(r"-?\d+", part) for part in parts)
-
-
-def fix(tally: Tally, file: str, source: Source | None = None) -> str | None:
-    """What to do, with the exact command where a command does it."""
-    rule = tally.rule
-    lowest, highest = rule.limits()
-    sentinel = next((value for value in tally.values if isinstance(value, int)), None)
-    if tally.missing == tally.count:
-        return "fill in or drop the rows without a label, or give them the ignored value (ignore_index=-100)"
-    if rule.alphabet is not None:
-        return "normalise the transcripts, or add the characters to the alphabet and widen the output layer"
-    if rule.real:
-        return "apply torch.sigmoid first, or clip to 0..1; drop rows with NaN"
-    if rule.hazard == EMBEDDING:
-        rows = f"({tally.maximum + 1})" if isinstance(tally.maximum, int) else ""
-        return f"correct the ids, or give the embedding more rows: model.resize_token_embeddings{rows}"
-    if set(tally.values) <= {-1, 255} and sentinel is not None:
-        how = f"ignore_index={sentinel} in the loss, and --ignore-index {sentinel} here"
-        return f"if {sentinel} marks what is to be ignored: {how}; else correct the rows"
-    if any(isinstance(value, str) and _several(rule, value) for value in tally.values):
-        return "one label a field is read here: write several as a list ([0, 3]), a decimal comma as a point"
-    if remap_helps(tally) and file.lower().endswith(REMAPPABLE):
-        ignored = [value for value in rule.ignore if value in (tally.histogram or ())]
-        return remap_command(file, column=tally.column, ignored=ignored, source=source)
-    if rule.names is not None:
-        return "correct the names, or add them to the class list and widen the model's head"
-    if lowest == 0 and highest is not None and isinstance(tally.maximum, int) and tally.maximum > highest:
-        return f"correct the rows, or build the model with num_classes={tally.maximum + 1}"
-    return "correct the rows"
-
-
-def remap_command(path: str, *, column: str | None = None, ignored: Sequence[int] = (), source: Source | None = None) -> str:
-    """The command that makes the labels of a file or a folder 0..K-1, for a shell.
-
-    Args:
-        column: its name; in a CSV file without a header the number that ``check`` knows it by, which begins at 0.
-        ignored: values that occur and are no labels.
-        source: how a table was read.
-    """
-    path = os.path.normpath(path)
-    if path == os.curdir:  # an output may not lie inside its input
-        path = os.path.join(os.pardir, os.path.basename(os.path.abspath(path)))
-    stem, suffix = (path, "") if os.path.isdir(path) else os.path.splitext(path)
-    command = ["preassert", "remap", path]
-    if source is not None and not source.header and suffix.lower() in (".csv", ".tsv"):
-        command += ["--no-header", "--column", str(int(column or 0) + 1)]
-    elif column:  # an .npy file has one array without a name
-        command += ["--column", column]
-    if source is not None and source.comment is not None:
-        command += ["--comment", source.comment]
-    command += ["-o", f"{stem}.remapped{suffix}", "--map", _map_beside(path)]
-    other = next((value for value in ignored if value != -100), None)
-    return shlex.join(command if other is None else [*command, "--ignore-index", str(other)])
-
-
-def _map_beside(path: str) -> str:
-    """``labels.json`` in the same folder, so that all splits share it, unless that is something else."""
-    shared = os.path.join(os.path.dirname(path), "labels.json")
-    if os.path.exists(shared):
-        with open(shared, "rb") as stream:
-            if b"preassert.labelmap/" not in stream.read(256):
-                return f"{path}.labelmap.json"
-    return shared
-
-
-def remap_helps(tally: Tally) -> bool:
-    """Whether renumbering the labels that are present would fit them into the range."""
-    rule = tally.rule
-    lowest, highest = rule.limits()
-    if (
-        tally.nested
-        or tally.missing
-        or tally.fractional
-        or tally.histogram is None
-        or rule.names is not None
-        or lowest != 0
-        or highest is None
-    ):
-        return False
-    present = [value for value in tally.histogram if value not in rule.ignore]
-    return 0 < len(present) <= highest + 1 and len({type(value) for value in present}) == 1
 
 
 def unreadable(file: str, reason: str, *, line: int | None = None) -> Finding:

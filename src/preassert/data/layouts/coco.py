@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
+from preassert.data.fixes import remap_command
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import COMPRESSIONS, reading, source
 from preassert.data.tally import MAX_VALUES, Plain
 from preassert.data.wording import name as in_words
-from preassert.data.wording import note, remap_command, sorted_pairs, values_in_words
+from preassert.data.wording import note, sorted_pairs, values_in_words
 from preassert.errors import InputError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -131,8 +132,8 @@ class _Judge:
             faults.append("not declared in the file")
         if self.count > self.undeclared:
             faults.append(f"outside {self.rule.valid}")
-        highest = self.rule.limits()[1]
-        sparse = highest is not None and not self.undeclared and len(self.categories) <= highest + 1
+        lowest, highest = self.rule.limits()
+        sparse = lowest == 0 and highest is not None and not self.undeclared and 0 < len(self.categories) <= highest + 1
         likely = f"; likely: {len(self.categories)} categories with sparse ids, used as they stand" if sparse else ""
         fix = remap_command(path) if sparse and path.lower().endswith(".json") else None
         yield Finding(

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from preassert.data.fixes import remap_command
 from preassert.data.layouts.pictures import mask_files
 from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import reading
 from preassert.data.tally import MAX_VALUES, Plain
-from preassert.data.wording import class_counts, note, remap_command, unreadable, values_in_words
+from preassert.data.wording import class_counts, note, unreadable, values_in_words
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -261,8 +262,10 @@ def _advice(mask: _Mask, rule: Rule, target: str) -> tuple[str, str]:
         return "; likely: 255 marks border or unlabelled pixels", "ignore_index=255 in the loss, and --ignore-index 255 here"
     if highest is not None and set(mask.bad) == {highest + 1} and mask.low >= 1:
         return "; likely: ids start at 1", "subtract 1 from the masks, or build the model with one more class"
-    if not mask.path.lower().endswith(".png"):
-        return "", "correct the masks"
+    present = set(mask.bad if mask.histogram is None else mask.histogram).difference(rule.ignore)
+    too_many = highest is not None and len(present) > highest + 1
+    if too_many or rule.limits()[0] != 0 or not mask.path.lower().endswith(".png"):
+        return "", "correct the masks, or build the model with as many classes"
     return "", f"correct the masks, or renumber their ids: {remap_command(target, ignored=rule.ignore)}"
 
 
