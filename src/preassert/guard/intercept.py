@@ -395,34 +395,40 @@ def _watch_native(installation: Installation) -> Callable[[], None] | None:
         from torch._native import registry
     except ImportError:
         return None
-    install = getattr(registry, "_install_aten_override", None)
-    destroy = getattr(registry, "_destroy_aten_override", None)
+    # 2.15 renamed both and put the namespace of the operator first.
+    namespaced = hasattr(registry, "_install_override")
+    installer, remover = (
+        ("_install_override", "_destroy_override") if namespaced else ("_install_aten_override", "_destroy_aten_override")
+    )
+    install, destroy = getattr(registry, installer, None), getattr(registry, remover, None)
     if install is None or destroy is None:
         return None
 
-    def names(symbol: str, key: str) -> tuple[str, str]:
-        return f"aten::{symbol.removeprefix('aten::')}", key
+    def names(*place: str) -> tuple[str, str]:
+        namespace, symbol, key = place if namespaced else ("aten", *place)
+        return f"{namespace}::{symbol.removeprefix('aten::')}", key
 
-    def watched_install(op_symbol: str, dispatch_key: str, *args: Any, **kwargs: Any) -> Any:
-        out = install(op_symbol, dispatch_key, *args, **kwargs)
-        installation.lift(*names(op_symbol, dispatch_key))
+    def watched_install(*args: Any) -> Any:
+        out = install(*args)
+        *place, _kernel = args
+        installation.lift(*names(*place))
         return out
 
-    def watched_destroy(op_symbol: str, dispatch_key: str, *args: Any, **kwargs: Any) -> Any:
-        operator, key = names(op_symbol, dispatch_key)
+    def watched_destroy(*place: str) -> Any:
+        operator, key = names(*place)
         was_ours = installation.lower(operator, key)
-        out = destroy(op_symbol, dispatch_key, *args, **kwargs)
+        out = destroy(*place)
         if was_ours:
             installation._register(table()[operator], overload_of(operator), key)
         return out
 
-    registry._install_aten_override = watched_install
-    registry._destroy_aten_override = watched_destroy
+    setattr(registry, installer, watched_install)
+    setattr(registry, remover, watched_destroy)
 
     def undo() -> None:
-        if registry._install_aten_override is watched_install:
-            registry._install_aten_override = install
-        if registry._destroy_aten_override is watched_destroy:
-            registry._destroy_aten_override = destroy
+        if getattr(registry, installer) is watched_install:
+            setattr(registry, installer, install)
+        if getattr(registry, remover) is watched_destroy:
+            setattr(registry, remover, destroy)
 
     return undo
