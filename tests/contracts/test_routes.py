@@ -93,7 +93,11 @@ ROUTES: dict[str, tuple[Callable[[], Any], str]] = {
     "x[i] autocast": (autocast(lambda: leaf(4, 3)[I3]), "index.Tensor _index_put_impl_"),
     "x[list]": (lambda: X[[0, 2]], "index.Tensor"),
     "x[mask]": (lambda: X[X > 0.5], "index.Tensor"),
-    "x[i] = v": (lambda: X.clone().__setitem__(I3, 0.0), "_index_put_impl_"),
+    "x[i] = tensor": (lambda: X.clone().__setitem__(I3, torch.zeros(3)), "_index_put_impl_"),
+    "x[i] = number": (
+        lambda: X.clone().__setitem__(I3, 0.0),
+        "index_fill_.int_Scalar" if torch.__version__ >= (2, 15) else "_index_put_impl_",
+    ),
     "index_put_": (lambda: X.clone().index_put_((I3,), torch.ones(3)), "_index_put_impl_"),
     "index_put": (lambda: X.index_put((I3,), torch.ones(3), accumulate=True), "_index_put_impl_"),
     "_unsafe_index_put": (lambda: torch.ops.aten._unsafe_index_put(X, [I3], torch.ones(3)), "_index_put_impl_"),

@@ -42,6 +42,8 @@ SAMPLING = "invalid-sampling-distribution"
 CTC = "ctc-target-invalid"
 POOLING = "invalid-pooling-index"
 NAN = float("nan")
+# Since 2.15 a number given to a single index tensor is filled in; before, it was put like a tensor.
+_FILLED_BY = ("aten::index_fill_.int_Scalar", "index") if torch.__version__ >= (2, 15) else ("aten::_index_put_impl_", "indices")
 
 
 def _ints(*values: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -100,8 +102,12 @@ FAULTS = (
         INDEX, "aten::index.Tensor", "indices", (5,), ((1,),), -5, 4,
     ),
     Faulty(
-        "tensor[index] = value", lambda: torch.randn(5).__setitem__(_ints(0, -6), 1.0),
+        "tensor[index] = value", lambda: torch.randn(5).__setitem__(_ints(0, -6), torch.ones(2)),
         INDEX, "aten::_index_put_impl_", "indices", (-6,), ((1,),), -5, 4,
+    ),
+    Faulty(
+        "tensor[index] = number", lambda: torch.randn(5).__setitem__(_ints(0, -6), 1.0),
+        INDEX, *_FILLED_BY, (-6,), ((1,),), -5, 4,
     ),
     Faulty(
         "index_select", lambda: torch.randn(5, 2).index_select(0, _ints(5, dtype=torch.int32)),
