@@ -59,7 +59,7 @@ class Violation(RuntimeError, IndexError, ValueError):
         operator: ATen operator whose contract is broken, for example ``"aten::nll_loss_forward"``.
         call: the call as the user wrote it, for example ``"F.cross_entropy"``.
         arguments: tensor arguments of that call, with dtype and shape.
-        argument: name of the offending argument.
+        argument: name of the offending argument. ``place``: which of its tensors, where it is a list of several.
         elements: the first offending elements (bounded), values as the user passed them.
         count, total: number of offending elements and of all elements of the argument.
         minimum, maximum: extremes of the argument (NaN is left out of both).
@@ -70,8 +70,9 @@ class Violation(RuntimeError, IndexError, ValueError):
         likely: the most likely cause, drawn from the numbers.
         mode: ``"immediate"``, ``"deferred"`` or ``"compiled"``. ``rank``: rank of the process, or None.
 
-    ``Violation(text)`` alone is one that was relayed as text: torch makes it so from what a DataLoader worker raised. Its
-    message is that text, its hazard the one that the text names (else ``"unknown"``), and the other fields are empty.
+    ``Violation(text)`` alone is one that was relayed as text: torch makes it so from what a DataLoader worker raised, where no
+    guard is active. Its message is that text, its hazard the one that the text names (else ``"unknown"``), and the other
+    fields are empty.
     """
 
     __module__ = "preassert"
@@ -100,6 +101,7 @@ class Violation(RuntimeError, IndexError, ValueError):
         detail: str | None = None,
         mode: str = "immediate",
         rank: int | None = None,
+        place: int | None = None,
     ) -> None:
         relayed = None if operator else hazard
         if relayed is not None:
@@ -126,18 +128,24 @@ class Violation(RuntimeError, IndexError, ValueError):
         self.detail = detail
         self.mode = mode
         self.rank = rank
+        self.place = place
         super().__init__(self.to_text() if relayed is None else relayed)
+
+    @property
+    def named_argument(self) -> str:
+        """The offending argument as a person writes it: ``target``, ``indices[1]``."""
+        return self.argument if self.place is None else f"{self.argument}[{self.place}]"
 
     def to_text(self) -> str:
         """The report a person reads, in the order of house rule 5; several lines, no trailing newline."""
         signature = f"{self.call}({', '.join(map(str, self.arguments))})"
         if self.elements:
-            shown = ", ".join(f"{self.argument}{_subscript(e.position)} = {number_text(e.value)}" for e in self.elements)
+            shown = ", ".join(f"{self.named_argument}{_subscript(e.position)} = {number_text(e.value)}" for e in self.elements)
             more = self.count - len(self.elements)
             if more > 0:
                 shown += f", ... ({more} more)"
         else:
-            shown = self.argument
+            shown = self.named_argument
         lines = [self.hazard, f"  {signature}: {shown}, valid {self.valid}"]
         if self.detail:
             lines.append(f"  {self.detail}")
@@ -167,6 +175,7 @@ class Violation(RuntimeError, IndexError, ValueError):
             "operator": self.operator,
             "call": self.call,
             "argument": self.argument,
+            "place": self.place,
             "valid": self.valid,
             "arguments": [{"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in self.arguments],
             "elements": [{"position": list(e.position), "value": _plain(e.value)} for e in self.elements],

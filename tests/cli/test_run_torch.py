@@ -54,6 +54,27 @@ def test_a_violation_ends_the_process_with_65(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".py") == ["violation.json"]
 
 
+@pytest.mark.parametrize("hook", ["", "sys.excepthook = lambda kind, error, trace: print(kind.__name__, file=sys.stderr)"])
+def test_a_violation_that_scripted_code_words_anew_ends_with_65(hook: str, tmp_path: Path) -> None:
+    report = tmp_path / "violation.json"
+    done = start(
+        tmp_path,
+        f"""
+        @torch.jit.script
+        def look(table, ids):
+            return torch.embedding(table, ids)
+        {hook}
+        look(torch.zeros(3, 2), torch.tensor([0, 3]))
+        """,
+        "--json",
+        str(report),
+    )
+    assert done.returncode == 65
+    assert hook or "\npreassert.Violation: embedding-index-out-of-range\n" in done.stderr
+    violation = json.loads(report.read_text(encoding="utf-8"))
+    assert (violation["elements"], violation["site"]["line"]) == ([{"position": [1], "value": 3}], 8)
+
+
 def test_what_the_script_deals_with_itself(tmp_path: Path) -> None:
     """A violation that is caught, or that ends a thread only, changes nothing; nor does the guard where nothing is wrong."""
     source = f"""
@@ -138,10 +159,15 @@ CHILDREN = {
 
 @pytest.mark.parametrize("source", CHILDREN.values(), ids=CHILDREN.keys())
 def test_children_are_guarded_and_their_violation_ends_the_run(source: str, tmp_path: Path) -> None:
-    done = start(tmp_path, textwrap.dedent(source).replace("BAD", BAD_LABEL))
+    report = tmp_path / "violation.json"
+    done = start(tmp_path, textwrap.dedent(source).replace("BAD", BAD_LABEL), "--json", str(report))
     assert "preassert.Violation: target-out-of-range" in done.stderr
     assert "target[1] = 5, valid 0..4" in done.stderr
     assert done.returncode == 65
+    violation = json.loads(report.read_text(encoding="utf-8"))
+    assert (violation["hazard"], violation["operator"]) == ("target-out-of-range", "aten::nll_loss_forward")
+    assert violation["elements"] == [{"position": [1], "value": 5}]
+    assert Path(violation["site"]["file"]).name == "script.py"
 
 
 def test_processes_of_multiprocessing_are_guarded(tmp_path: Path) -> None:

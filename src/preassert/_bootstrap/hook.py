@@ -98,6 +98,7 @@ def _torch_is_here() -> None:
 
         if chosen.get("simgpu"):
             importlib.import_module("preassert.simgpu").activate()
+        _report_what_spawn_catches()
         if chosen.get("guard", True) is not None:  # `preassert demo` shows what happens without
             importlib.import_module("preassert.guard").install(**chosen.get("guard", {}))
     except Exception as error:
@@ -130,6 +131,9 @@ def _wrap_excepthook() -> None:
         return
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        given_back = _given_back(error)
+        if given_back is not None:
+            kind, error = type(given_back), given_back
         violated = is_violation(error)
         _strip_chain(error)
         if violated:
@@ -140,6 +144,17 @@ def _wrap_excepthook() -> None:
 
     excepthook._preassert = True  # type: ignore[attr-defined]
     sys.excepthook = excepthook
+
+
+def _given_back(error: BaseException) -> BaseException | None:
+    """The violation that scripted code (torch.jit) has turned into a plain RuntimeError, raised from it; else None."""
+    guard = sys.modules.get("preassert.guard")
+    if guard is None or type(error) is not RuntimeError:
+        return None
+    lost: BaseException | None = guard.scripted_form_of(error)
+    if lost is not None:
+        lost.__cause__ = error
+    return lost
 
 
 def _wrap_thread_excepthook() -> None:
@@ -160,6 +175,26 @@ def _wrap_thread_excepthook() -> None:
     threading.excepthook = excepthook
 
 
+def _report_what_spawn_catches() -> None:
+    """``torch.multiprocessing.spawn`` hands the text of an exception to its parent and no more, so the child reports."""
+    spawn = sys.modules.get("torch.multiprocessing.spawn")
+    usual = getattr(spawn, "_wrap", None)
+    if usual is None:
+        return
+    import functools
+
+    @functools.wraps(usual)  # processes find it by this name
+    def wrap(*arguments: Any) -> None:
+        try:
+            usual(*arguments)
+        except SystemExit as end:
+            if end.__context__ is not None and is_violation(end.__context__):
+                _report(end.__context__)
+            raise
+
+    spawn._wrap = wrap  # type: ignore[union-attr]
+
+
 def _at_exit() -> None:
     guard = sys.modules.get("preassert.guard")
     try:
@@ -175,9 +210,11 @@ def _at_exit() -> None:
                 _end_now()
     # The script put its own excepthook over ours: the report is printed, the exit code is still to be set.
     last = getattr(sys, "last_value", None)
-    if last is not None and not _reported and not _interactive() and is_violation(last):
-        _report(last)
-        _end_now()
+    if last is not None and not _reported and not _interactive():
+        last = _given_back(last) or last
+        if is_violation(last):
+            _report(last)
+            _end_now()
 
 
 def _end_now() -> None:

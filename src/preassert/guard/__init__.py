@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from preassert.errors import Violation
-from preassert.guard import blame, compiled
+from preassert.guard import blame, compiled, relay
 from preassert.guard.intercept import Installation, can_replace_kernels
 from preassert.guard.ledger import LEDGER, PreassertWarning, announce, hook_optimizers, summarise, unhook_optimizers
 from preassert.guard.options import Options
@@ -199,15 +199,22 @@ def _close(options: Options, error: BaseException | None) -> None:
         if isinstance(error, Exception) and not isinstance(error, Violation):
             raise violation from error
         announce(f"recorded before this {type(error).__name__}:\npreassert.Violation: {violation}")
-    lost = STATE.last
-    if type(error) is RuntimeError and lost is not None and _is_scripted_form_of(lost, str(error)):
+    lost = scripted_form_of(error)
+    if lost is not None:
         raise lost from error
     summarise(options)
 
 
-def _is_scripted_form_of(violation: Violation, text: str) -> bool:
-    """The interpreter of scripted code turns every exception into a RuntimeError; under modes without its words."""
-    return "TorchScript" in text and (str(violation) in text or text.rstrip().endswith("RuntimeError:"))
+def scripted_form_of(error: BaseException | None) -> Violation | None:
+    """The violation behind an exception of scripted code, whose interpreter turns every one into a RuntimeError.
+
+    Its text holds that of the violation; under modes it has no words at all.
+    """
+    last = STATE.last
+    if type(error) is not RuntimeError or last is None:
+        return None
+    text = str(error)
+    return last if "TorchScript" in text and (str(last) in text or text.rstrip().endswith("RuntimeError:")) else None
 
 
 def _activate(options: Options) -> None:
@@ -222,6 +229,7 @@ def _activate(options: Options) -> None:
             _installation.install()
             hook_optimizers()
             compiled.hook()
+            relay.hook()
             if compiled.unguarded_graphs():
                 _announce_once("functions that torch.compile has compiled before this guard began are not guarded")
             blame.watch()
@@ -242,6 +250,7 @@ def _deactivate(options: Options) -> None:
             _installation = None
             unhook_optimizers()
             compiled.unhook()
+            relay.unhook()
             blame.unwatch()
             LEDGER.reset()
 
