@@ -55,7 +55,9 @@ def test_the_call_its_argument_and_the_place(
     mode: str, call: Callable[[], Any], name: str, argument: str, position: tuple[int, ...]
 ) -> None:
     violation = violation_of(call, mode=mode)
-    assert (violation.call, violation.argument, violation.elements[0].position) == (name, argument, position)
+    assert (violation.call, violation.named_argument, violation.elements[0].position) == (name, argument, position)
+    assert violation.argument == argument.partition("[")[0]  # by name; ``place`` says which tensor of a list
+    assert f"{argument}[" in str(violation) or not position
 
 
 def test_arguments_are_those_of_the_call() -> None:

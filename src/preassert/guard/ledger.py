@@ -207,7 +207,7 @@ def _headline(violation: Violation) -> str:
     if violation.elements:
         element = violation.elements[0]
         position = f"[{', '.join(map(str, element.position))}]" if element.position else ""
-        shown = f" ({violation.argument}{position} = {number_text(element.value)}, valid {violation.valid})"
+        shown = f" ({violation.named_argument}{position} = {number_text(element.value)}, valid {violation.valid})"
     return f"{violation.hazard} at {_place(violation)}{shown}"
 
 

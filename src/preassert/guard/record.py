@@ -57,8 +57,8 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
         infos = tuple(describe(key, value) for key, value in named.items() if isinstance(value, (Tensor, Outline)))
         siblings = named.get(domain.argument)
         if isinstance(siblings, (list, tuple)):
-            argument = f"{argument}[{place}]" if len(siblings) > 1 else argument
-            infos += (describe(argument, tensor),)
+            place = place if len(siblings) > 1 else None
+            infos += (describe(argument if place is None else f"{argument}[{place}]", tensor),)
 
     count, positions, values = _bad_elements(tensor, bad_mask(domain, tensor, bounds, options.sentinels))
     elements = tuple(
@@ -101,6 +101,7 @@ def _build(fault: Fault, options: Options, mode: str, site: Site | None, module:
         detail=detail,
         mode=mode,
         rank=rank(),
+        place=None if call is not None and call.tensors else place,
     )
 
 

@@ -112,7 +112,7 @@ ALIVE = "No kernel has run on the bad values: the process and its CUDA context a
 
 def _violation_facts(violation: Violation, place: str | None) -> dict[str, str]:
     """Label -> HTML, in the order of house rule 5."""
-    bad = [f"{violation.argument}{list(e.position) or ''} = {number_text(e.value)}" for e in violation.elements]
+    bad = [f"{violation.named_argument}{list(e.position) or ''} = {number_text(e.value)}" for e in violation.elements]
     more = violation.count - len(bad)
     values = ", ".join(bad) + (f", ... ({more:,} more)" if more > 0 and bad else "")
     outside = f"{violation.count:,} of {violation.total:,}" if bad else ""
@@ -130,7 +130,7 @@ def _violation_facts(violation: Violation, place: str | None) -> dict[str, str]:
         sample += f" ({violation.sample.detail})" if violation.sample.detail else ""
     return {
         "call": f"<code>{shown(call)}</code>",
-        "bad value": f"<b>{shown(values or violation.argument)}</b>",
+        "bad value": f"<b>{shown(values or violation.named_argument)}</b>",
         "valid": shown(violation.valid),
         "note": shown(violation.detail or ""),
         "outside": shown(outside),
