@@ -544,7 +544,8 @@ if __name__ == "__main__":
                 for batch in DataLoader(Pairs(True), batch_size=4, num_workers=1, multiprocessing_context=method):
                     pass
             except Exception as error:
-                print(type(error).__name__, "index-out-of-range" in str(error), "index 4 is out of bounds" in str(error))
+                values = [element.value for element in getattr(error, "elements", ())]
+                print(type(error).__name__, values, "index-out-of-range" in str(error), "index 4 is out of bounds" in str(error))
     # a forked child carries the guard; the parent's ledger and log are not its own
 """
 
@@ -553,6 +554,6 @@ def test_data_loader_workers(tmp_path: Path) -> None:
     done = run_script(WORKERS, tmp_path)
     lines = done.stdout.splitlines()
     assert lines[0] == "fork [[0, 1, 2, 3], [4, 5, 6, 7]]", done.stderr
-    assert lines[1].startswith("Violation True"), (lines, done.stderr)  # the worker was forked with the guard
+    assert lines[1].startswith("Violation [4] True"), (lines, done.stderr)  # the worker was forked with the guard
     assert lines[2] == "spawn [[0, 1, 2, 3], [4, 5, 6, 7]]"
-    assert lines[3].startswith("IndexError False True"), lines  # a process of its own
+    assert lines[3].startswith("IndexError [] False True"), lines  # a process of its own

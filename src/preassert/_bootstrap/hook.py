@@ -188,8 +188,11 @@ def _report_what_spawn_catches() -> None:
         try:
             usual(*arguments)
         except SystemExit as end:
-            if end.__context__ is not None and is_violation(end.__context__):
-                _report(end.__context__)
+            caught = end.__context__
+            if caught is not None:
+                caught = _given_back(caught) or caught
+                if is_violation(caught):
+                    _report(caught)
             raise
 
     spawn._wrap = wrap  # type: ignore[union-attr]
