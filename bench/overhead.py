@@ -213,12 +213,16 @@ def _override_that_does_nothing(operator: str) -> Callable[[Callable[[], Any], i
 
 
 def measure_tiny() -> list[dict[str, Any]]:
-    """One call on four indices: of ``index_select``, and of ``embedding``, which calls ``index_select`` inside."""
-    ids, table = torch.tensor([0, 3, 1, 2]), torch.randn(5, 8)
+    """One call on four indices. ``embedding`` calls ``index_select`` inside, and for ids of two dimensions reshapes twice."""
+    ids, table, columns = torch.tensor([0, 3, 1, 2]), torch.randn(5, 8), torch.tensor([[0], [3], [1], [2]])
+    square = ids.reshape(2, 2)
     rows = []
-    for operator, call in (
-        ("index_select", lambda: table.index_select(0, ids)),
-        ("embedding", lambda: torch.embedding(table, ids)),
+    for name, operator, call in (
+        ("index_select", "index_select", lambda: table.index_select(0, ids)),
+        ("embedding", "embedding", lambda: torch.embedding(table, ids)),
+        ("embedding, 2-d", "embedding", lambda: torch.embedding(table, square)),
+        ("tensor[index]", "index.Tensor", lambda: table[ids]),
+        ("gather", "gather", lambda: table.gather(1, columns)),
     ):
         contenders = {
             "plain": _plain,
@@ -229,11 +233,11 @@ def measure_tiny() -> list[dict[str, Any]]:
         }
         with torch.no_grad():
             times = take_turns(call, contenders, rounds=_CALL_ROUNDS, repeats=400)
-        fastest_us = {name: min(values) * 1e6 for name, values in times.items()}
-        added_us = {name: value - fastest_us["plain"] for name, value in fastest_us.items()}
+        fastest_us = {contender: min(values) * 1e6 for contender, values in times.items()}
+        added_us = {contender: value - fastest_us["plain"] for contender, value in fastest_us.items()}
         rows += [
             {
-                "name": f"tiny call of {operator}, {mode}",
+                "name": f"tiny call of {name}, {mode}",
                 "value": f"+{added_us[mode]:.2f} us",
                 "rival": f"bare operator {fastest_us['plain']:.2f} us; override that does nothing +{added_us['floor']:.2f} us; "
                 f"dispatch mode +{added_us['mode']:.2f} us",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal
 
-from preassert.contracts.domains import Index
+from preassert.contracts.domains import AdvancedIndices, Index
 
 Fetch = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 
@@ -44,10 +44,11 @@ def index_kernel(schema: Any, domain: Index, scope: dict[str, Any]) -> Kernel:
     """A kernel for the CPU and an operator with one index argument: a plain tensor that keeps its range is launched at once.
 
     Generated with the operator's own signature, because it runs on every guarded call and on tiny tensors everything
-    counts: a short 1-d tensor is judged by Python's own ``min`` and ``max``, anything else by ``index_holds``.
+    counts: a few indices are judged by Python's own ``min`` and ``max``, many by ``index_holds``. Of advanced indices a single
+    one is judged here.
 
     Args:
-        scope: ``cover``, ``plain`` (the type ``torch.Tensor``), ``modes`` (counts the active function modes),
+        scope: ``cover``, ``plain`` (the type ``torch.Tensor``), ``int64``, ``modes`` (counts the active function modes),
             ``index_holds``, ``malformed`` (the errors of looking), ``call`` (where nothing is checked), ``launch`` (what has
             been proven) and ``verify(args, kwargs)`` (all else: check at leisure, then launch).
     """
@@ -59,18 +60,26 @@ def index_kernel(schema: Any, domain: Index, scope: dict[str, Any]) -> Kernel:
     rest = ["**kwargs"] if keyword else []
     values = {**names, **{argument.name: f"kwargs.get({argument.name!r}, d_{argument.name})" for argument in keyword}}
     tensor, *bounds = (values[name] for name in domain.parameters)
-    cut = len(domain.size_names)
-    legal = "()" if domain.legal_value is None else f"(legal({', '.join(bounds[cut:])}),)"
-    lowest = "-n" if domain.wraps else str(domain.lowest)
+    cut, legal, lowest = len(domain.size_names), "()", "-n" if domain.wraps else str(domain.lowest)
+    if isinstance(domain, AdvancedIndices):
+        seen = f"len({tensor}) == 1 and type(t := {tensor}[0]) is plain and t.dtype is int64"
+        size = f"{bounds[0]}.shape[0]"
+    else:
+        seen, size = f"type(t := {tensor}) is plain", f"size({', '.join(bounds[:cut])})"
+        if domain.legal_value is not None:
+            legal = f"(legal({', '.join(bounds[cut:])}),)"
     given = ", ".join([*names.values(), *rest])
     source = f"""
 def kernel({", ".join([*signature, *rest])}):
     if cover.active:
         return call({given})
     try:
-        fine = type({tensor}) is plain and not modes() and (n := size({", ".join(bounds[:cut])})) >= 0 and (
-            {tensor}.dim() == 1 and 0 < {tensor}.numel() <= 32 and {lowest} <= min(v := {tensor}.tolist()) and max(v) < n
-            or index_holds({tensor}, {lowest}, n - 1, {legal})
+        fine = {seen} and not modes() and (n := {size}) >= 0 and (
+            0 < t.numel() <= 32
+            and 0 < (d := t.dim()) < 3
+            and {lowest} <= min(v := t.tolist() if d == 1 else sum(t.tolist(), []))
+            and max(v) < n
+            or index_holds(t, {lowest}, n - 1, {legal})
         )
     except malformed:
         fine = True  # torch says it, and without our error as its context: the call is not made in here

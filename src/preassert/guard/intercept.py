@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from preassert.contracts.domains import Domain, Index
+from preassert.contracts.domains import AdvancedIndices, Domain, Index
 from preassert.contracts.rows import Row
 from preassert.contracts.table import table
 from preassert.guard import verdict
@@ -126,7 +126,8 @@ def make_kernel(
     check = verify_within_budget if budgeted else verify
     if row.level == "composite":
         return _composite_kernel(row, overload, bounds, call, check)
-    if key == "CPU" and len(bounds) == 1 and type(row.domains[0]) is Index and not budgeted and not verdict.PRETEND_DEVICE:
+    on_cpu = key == "CPU" and not verdict.PRETEND_DEVICE
+    if on_cpu and not budgeted and len(bounds) == 1 and type(row.domains[0]) in (Index, AdvancedIndices):
         return _index_kernel(row, overload, bounds, call, launch)
     return _general_kernel(row, overload, bounds, call, check)
 
@@ -157,6 +158,7 @@ def _index_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: Kern
     scope = {
         "cover": COVER,
         "plain": torch.Tensor,
+        "int64": torch.int64,
         "modes": torch._C._len_torch_function_stack,
         "index_holds": index_holds,
         "malformed": _MALFORMED,
@@ -196,22 +198,20 @@ def _composite_kernel(row: Row, overload: Any, bounds: tuple[Bound, ...], call: 
     return guarded
 
 
-def _embedding_by_rows(embedding: Kernel, replaced: Mapping[tuple[str, str], Kernel]) -> Kernel:
+def _shorter_embedding(embedding: Kernel, replaced: Mapping[tuple[str, str], Kernel]) -> Kernel:
     """``aten::embedding`` on the CPU, for ids that are legal. Not where somebody's override is what would run.
 
     The kernel that torch has for all backends is made of ``index_select`` (ATen/native/Embedding.cpp), which is replaced
-    too. To call what is below that, out of ``replaced``, spares the way through a second Python kernel: half of what a
-    guarded embedding would cost.
+    too: a guarded embedding would pay for two Python kernels. To call what is below ours, out of ``replaced``, spares that.
     """
-    launch, whole, index_select = covered(embedding), (torch.int64, torch.int32), ("aten::index_select", "CPU")
+    launch, select = covered(embedding), ("aten::index_select", "CPU")
 
-    def look_up(weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
-        if weight.dim() != 2 or indices.dtype not in whole:
-            return launch(weight, indices, padding_idx, scale_grad_by_freq, sparse)
-        select = replaced[index_select]
+    def look_up(weight: Any, indices: Any, *rest: Any) -> Any:
+        if weight.dim() != 2 or indices.dtype is not torch.int64:
+            return launch(weight, indices, *rest)
         if indices.dim() == 1:
-            return select(weight, 0, indices)
-        return select(weight, 0, indices.reshape(-1)).view(*indices.shape, weight.size(1))
+            return replaced[select](weight, 0, indices)
+        return replaced[select](weight, 0, indices.reshape(-1)).view(*indices.shape, weight.size(1))
 
     return look_up
 
@@ -365,7 +365,7 @@ class Installation:
         self._replaced[row.operator, key] = replaced
         launch = None
         if (row.operator, key) == ("aten::embedding", "CPU") and not has_own_kernel(row.operator, key):
-            launch = _embedding_by_rows(replaced, self._replaced)
+            launch = _shorter_embedding(replaced, self._replaced)
         kernel = make_kernel(row, overload, replaced, key=key, launch=launch, budgeted=self.budgeted)
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
