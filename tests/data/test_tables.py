@@ -346,6 +346,24 @@ class TestJsonLines(Conformance):
         path.write_bytes(b'{"label": "' + b"x" * (6 << 20))
         assert "longer than" in self.one(self.check(path)).message
 
+    @pytest.mark.parametrize("block_bytes", [1, 7, 40, 1 << 20])
+    @pytest.mark.parametrize("end", ["\n", "\r\n"])
+    def test_blocks_do_not_matter(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: str) -> None:
+        from preassert.data.formats import jsonl
+
+        monkeypatch.setattr(jsonl, "_BLOCK_BYTES", block_bytes)
+        good, bad, broken = '{"label": 1}', '{"label": 12}', '{"label": 1}{"label": 2}'
+        lines = [good, bad, "", good, "# why", broken, '{"label":', "12}", " ", bad, good, '{"text": ""}', '{"label": NaN}', bad]
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+        report = self.check(path)
+        found = [finding for finding in self.errors(report) if finding.hazard]
+        assert [finding.where.rows for finding in found] == [(2, 7, 9, 10, 11)]
+        assert [finding.where.lines for finding in found] == [(2, 10, 12, 13, 14)]
+        assert found[0].values == (12, None)
+        assert [finding.where.line for finding in self.errors(report) if not finding.hazard] == [6, 7, 8]
+        assert report.scanned["columns"]["label"]["rows"] == 8
+
     def test_deep_nesting(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes(b'{"label": 1}\n{"label": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n")
