@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType, TracebackType
 from typing import Any
@@ -23,7 +22,6 @@ _PRINTED = "preassert.Violation: "
 # An error of these types raised in a file of preassert is a fault of preassert: its frames are wanted.
 _FAULTS_OF_OURS = (AttributeError, NameError, KeyError, AssertionError)
 
-_ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 _reported = False
 
 

@@ -212,22 +212,17 @@ def _as_text(result: Result, job: Job) -> str:
         where = "dry run, nothing written" if entry.output is None else f"-> {clean_line(str(entry.output))}"
         backup = f" (before: {clean_line(str(entry.backup))})" if entry.backup else ""
         lines.append(f"{clean_line(str(entry.input))} {where}: {entry.elements:,} labels{left_out}{backup}")
-    kind = "used" if result.map_was_there else "fitted"
-    where = (
-        "" if job.dry_run else f", saved as {clean_line(str(result.map_path))}" if result.map_path else ", kept inside the output"
-    )
-    if result.map_was_there:
-        where = f": {clean_line(str(result.map_path))}" if result.map_path else ""
-    lines.append(f"map of {result.labels.num_classes:,} classes {kind}{where}")
+    lines.append(f"map of {result.labels.num_classes:,} classes {_map_story(result, job)}")
     return "\n".join(lines)
 
 
 def _map_story(result: Result, job: Job) -> str:
+    file = clean_line(str(result.map_path)) if result.map_path else None
     if result.map_was_there:
-        return "used"
+        return f"used: {file}" if file else "used"
     if job.dry_run:
         return "fitted"
-    return f"fitted, saved as {clean_line(str(result.map_path))}" if result.map_path else "fitted, kept inside the output"
+    return f"fitted, saved as {file}" if file else "fitted, kept inside the output"
 
 
 def _table(result: Result) -> list[str]:

@@ -275,7 +275,7 @@ def _answer_assertion(logs: Sequence[Log], events: list[Event], shape: tuple[int
     stack = _frames_near(cause.log, cause.index)
     for event in events:
         event.hazard = _refined(event, stack if event is cause else _frames_near(event.log, event.index))
-    rank = _single_rank(cause, logs)
+    rank = _single_rank(cause)
     diagnoses = [_assertion_diagnosis(cause, "cause", stack, rank, shape)]
     for event in events[1:]:
         diagnoses.append(_assertion_diagnosis(event, "echo", _frames_near(event.log, event.index), event.rank, shape))
@@ -370,7 +370,7 @@ def only_operator(operators: Sequence[str], kernels: Sequence[str], stack: Seque
     return families[seen[0]] if len(seen) == 1 else None
 
 
-def _single_rank(event: Event, logs: Sequence[Log]) -> int | None:
+def _single_rank(event: Event) -> int | None:
     """The rank whose failure it is: as printed beside it, else the only rank that the text about the failure names."""
     if event.rank is not None:
         return event.rank
@@ -392,7 +392,7 @@ def _assertion_diagnosis(
     record = meaning.entries[0] if meaning.entries else None
     releases = assertion.printed_by(printed, meaning.entries)
     kernels = assertion.kernels_of(printed, meaning.entries)
-    told = elements.describe(event.members, kernels, meaning.expression, releases, shape, not event.dropped)
+    told = elements.describe(event.members, kernels, releases, shape, not event.dropped)
     extra: dict[str, Any] = {
         "kind": "assertion",
         "expression": meaning.expression,
@@ -619,9 +619,7 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
     if verdict == UNLOCATED and len(stack) and advice.innocent(stack):
         extra["innocent_source"] = advice.frame_text(stack[-1]).strip()
     event.count = 1 if verdict == UNLOCATED else event.count
-    diagnoses = [
-        _diagnosis(event, "cause", _single_rank(event, logs), operator=operator, argument=argument, stack=stack, extra=extra)
-    ]
+    diagnoses = [_diagnosis(event, "cause", _single_rank(event), operator=operator, argument=argument, stack=stack, extra=extra)]
     diagnoses.extend(_echoes(logs, event))
     return Report(verdict, restart, tuple(diagnoses), _extra(logs, event, verdict, stack, (), confidence, likely))
 
@@ -666,7 +664,7 @@ def _answer_foreign(logs: Sequence[Log], event: Event) -> Report:
     what = event.failure.what if event.failure is not None else "assertion"
     stack = _failing_frames(event.log, event.index)
     extra = {"kind": "failure", "title": "a failure outside the catalogue", "what": what}
-    diagnosis = _diagnosis(event, "cause", _single_rank(event, logs), stack=stack, extra=extra)
+    diagnosis = _diagnosis(event, "cause", _single_rank(event), stack=stack, extra=extra)
     return Report(UNKNOWN, None, (diagnosis,), _extra(logs, event, UNKNOWN, stack, (), "undetermined"))
 
 

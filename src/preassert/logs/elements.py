@@ -24,7 +24,6 @@ class Elements(NamedTuple):
 def describe(
     assertions: Sequence[Assertion],
     kernels: Sequence[str],
-    expression: str,
     releases: Sequence[str],
     shape: tuple[int, ...] | None = None,
     whole: bool = True,
@@ -32,7 +31,7 @@ def describe(
     """What the ids of ``assertions`` (all of one kind) say about the elements.
 
     Args:
-        kernels: the kernels that may have printed it. expression: as the source writes it.
+        kernels: the kernels that may have printed it.
         releases: releases of torch that may have printed it; empty when not known.
         shape: shape of the offending argument, as the person gives it, to turn positions into coordinates.
         whole: False if more lines were printed than ``assertions`` holds.
@@ -50,14 +49,13 @@ def describe(
     file = placed[0].file or ""
     blocks = [(each.block or (0, 0, 0), each.thread or (0, 0, 0)) for each in placed]
     more = () if whole else ("only the lines that were kept are told here",)
-    found = _layout(name, file, expression, blocks, releases, shape)
+    found = _layout(name, file, blocks, releases, shape)
     return Elements((*found.lines, *more), found.at_least) if found.lines else found
 
 
 def _layout(
     name: str,
     file: str,
-    expression: str,
     ids: list[tuple[tuple[int, int, int], tuple[int, int, int]]],
     releases: Sequence[str],
     shape: tuple[int, ...] | None,
@@ -103,8 +101,6 @@ def _layout(
         )
     if name.startswith("indexSelectSmallIndex"):
         return Elements(("at most 16 indices were looked up; which of them was bad cannot be told from the ids",), 1)
-    if name == "compute_cuda_kernel" or name == "_assert_async_cuda_kernel":
-        return Elements()
     return Elements()
 
 

@@ -42,7 +42,7 @@ def to_text(report: Report, *, verbose: bool = False, width: int = WIDTH, bold: 
     sections.append(_what_happened(report, cause, width))
     sections.append(_restart(report, width, bold))
     if report["verdict"] == "unknown":
-        sections.append(_unknown(report, cause, width))
+        sections.append(_unknown(cause, width))
     else:
         sections.extend(_help(report, cause, width, bold))
     sections.extend(_limits(report, cause, width, bold, verbose))
@@ -131,7 +131,7 @@ def _what_happened(report: Report, cause: Mapping[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _unknown(report: Report, cause: Mapping[str, Any], width: int) -> str:
+def _unknown(cause: Mapping[str, Any], width: int) -> str:
     what = {
         "assertion": "An assertion of other software than torch's device code.",
         "exception": "An exception that torch's kernels do not cause.",

@@ -38,7 +38,6 @@ _INDEXING = {"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index
 _KNOWN_SHAPE = {"_ctc_loss"}  # tagged as data-dependent for its tensor form; here the lengths are host numbers
 _MAX_REMEMBERED = 20_000
 
-Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class _Holder:

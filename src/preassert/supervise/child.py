@@ -168,7 +168,6 @@ class _Signals:
 
     def __init__(self) -> None:
         self.before: set[int] = set()
-        self._pending: list[tuple[int, bool]] = []
 
     def __enter__(self) -> _Signals:
         self.before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ from preassert.data.formats.base import Chunk, Covered, Proven, Reader
 from preassert.data.source import Source
 from preassert.lazy import need
 
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 15  # a column of them stays in the cache between decoding and comparing
 _BATCH_VALUES = 1 << 22
 _AHEAD_VALUES = 1 << 24  # a row group of more values is not decoded ahead: it would be held whole
 _Batch = tuple[int, dict[str, Any]]
@@ -54,57 +54,67 @@ class ParquetReader(Reader):
         """Row groups in order: small ones are decoded ahead, one a core; large ones are streamed, a batch at a time."""
         cores = os.cpu_count() or 1
         with ThreadPoolExecutor(cores) as pool:
-            waiting: deque[tuple[int, int, dict[str, Any], Iterable[_Batch] | Future[list[_Batch]]]] = deque()
+            waiting: deque[tuple[int, dict[str, Any], Iterable[_Batch] | Future[list[_Batch]]]] = deque()
             row = 1
             for group in range(self.metadata.num_row_groups):
-                rows = self.metadata.row_group(group).num_rows
-                proven = {column: proof for column in columns if covered and (proof := self._prove(group, column, covered))}
+                row_group = self.metadata.row_group(group)
+                proven = {column: proof for column in columns if covered and (proof := self._prove(row_group, column, covered))}
                 unread = [column for column in columns if column not in proven]
-                values = self._count_values(group, unread) if unread else 0
-                if not unread:
-                    waiting.append((row, rows, dict(proven), ()))
+                values = self._count_values(row_group, unread) if unread else 0
+                if not unread and waiting and waiting[-1][2] == ():
+                    first, before, _ = waiting.pop()
+                    waiting.append((first, {column: _together(before[column], proven[column]) for column in proven}, ()))
+                elif not unread:
+                    waiting.append((row, proven, ()))
                 elif values > _AHEAD_VALUES:
-                    waiting.append((row, rows, dict(proven), self._read(group, unread, values, covered)))
+                    waiting.append((row, proven, self._read(group, unread, values, covered)))
                 else:
-                    waiting.append(
-                        (
-                            row,
-                            rows,
-                            dict(proven),
-                            pool.submit(lambda *given: list(self._read(*given)), group, unread, values, covered),
-                        )
-                    )
-                row += rows
+                    ahead = pool.submit(lambda *given: list(self._read(*given)), group, unread, values, covered)
+                    waiting.append((row, proven, ahead))
+                row += row_group.num_rows
                 if len(waiting) > cores:
                     yield from _given(*waiting.popleft())
             while waiting:
                 yield from _given(*waiting.popleft())
 
     def _read(self, group: int, columns: Sequence[str], values: int, covered: Covered | None) -> Iterator[_Batch]:
-        """The batches of one row group: (rows, column -> array or Proven) each.
+        """The batches of one row group: (rows, column -> array or Proven) each, those proven clean as few as can be.
 
         Whole numbers are compared here, on the core that has just decoded them, and what is proven clean is let go.
         """
         rows = max(1, self.metadata.row_group(group).num_rows)
         size = max(1, min(_BATCH_ROWS, _BATCH_VALUES * rows // max(values, 1)))
         file = self._open(self.metadata)
+        is_integer = need("pyarrow", extra="data", purpose="read Parquet files").types.is_integer
         roots = list({root_of(self.schema.names, column) for column in columns})
+        clean: dict[str, Any] = {}
+        clean_rows = 0
         for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=roots, use_threads=False):
-            yield len(batch), {column: _settle(column, reach(batch, column), covered) for column in columns}
+            settled = {column: reach(batch, column) for column in columns}
+            if covered is not None:
+                settled = {column: _settle(column, array, covered, is_integer) for column, array in settled.items()}
+            if all(isinstance(values, Proven) for values in settled.values()):
+                clean = {column: _together(clean.get(column), proof) for column, proof in settled.items()}
+                clean_rows += len(batch)
+                continue
+            if clean:
+                yield clean_rows, clean
+                clean, clean_rows = {}, 0
+            yield len(batch), settled
+        if clean:
+            yield clean_rows, clean
 
-    def _count_values(self, group: int, columns: Sequence[str]) -> int:
+    def _count_values(self, row_group: Any, columns: Sequence[str]) -> int:
         """Values in the row group, elements of lists one by one."""
-        row_group = self.metadata.row_group(group)
         roots = {root_of(self.schema.names, column) for column in columns}
         chunks = map(row_group.column, range(row_group.num_columns))
         return sum(chunk.num_values for chunk in chunks if root_of(self.schema.names, chunk.path_in_schema) in roots)
 
-    def _prove(self, group: int, column: str, covered: Covered) -> Proven | None:
+    def _prove(self, row_group: Any, column: str, covered: Covered) -> Proven | None:
         """Whether statistics alone show every value of the row group to be a legal whole number."""
         at = self._leaf(column)
         if at is None:
             return None
-        row_group = self.metadata.row_group(group)
         chunk = row_group.column(at)
         statistics = chunk.statistics
         if statistics is None or chunk.physical_type not in ("INT32", "INT64"):
@@ -131,16 +141,23 @@ class ParquetReader(Reader):
         return None
 
 
-def _settle(column: str, array: Any, covered: Covered | None) -> Any:
-    pa = need("pyarrow", extra="data", purpose="read Parquet files")
-    if covered is None or not len(array) or not pa.types.is_integer(array.type) or array.null_count:
+def _settle(column: str, array: Any, covered: Covered, is_integer: Callable[[Any], bool]) -> Any:
+    """``Proven`` for an array of legal whole numbers, the array itself otherwise."""
+    if not len(array) or not is_integer(array.type) or array.null_count:
         return array
     numbers = array.to_numpy()
     low, high = int(numbers.min()), int(numbers.max())
     return Proven(len(array), low, high) if covered(column, low, high) else array
 
 
-def _given(row: int, rows: int, proven: dict[str, Any], batches: Iterable[_Batch] | Future[list[_Batch]]) -> Iterator[Chunk]:
+def _together(before: Proven | None, proof: Proven) -> Proven:
+    """Two neighbouring proofs as one."""
+    if before is None:
+        return proof
+    return Proven(before.rows + proof.rows, min(before.low, proof.low), max(before.high, proof.high))
+
+
+def _given(row: int, proven: dict[str, Any], batches: Iterable[_Batch] | Future[list[_Batch]]) -> Iterator[Chunk]:
     if proven:
         yield Chunk(row, proven)
     for length, arrays in batches.result() if isinstance(batches, Future) else batches:

@@ -70,7 +70,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         lost = [entry for entry in document.annotations or () if entry.image_id not in known]
         if lost:
             report.findings.append(_lost_images(path, lost))
-    report.findings.extend(_notes(path, document, categories, histogram, rule))
+    report.findings.extend(_notes(path, document, categories, histogram))
     plain = {key: count for key, count in histogram.items() if isinstance(key, (int, str))}
     empty = [category.id for category in categories.values() if category.id not in histogram]
     report.scanned["columns"] = {"category_id": {"valid": rule.valid, "histogram": sorted_pairs(plain), "empty_classes": empty}}
@@ -178,7 +178,7 @@ def _lost_images(path: str, lost: list[Any]) -> Finding:
     )
 
 
-def _notes(path: str, document: Any, categories: dict[Any, Any], histogram: dict[Any, int], rule: Rule) -> Iterator[Finding]:
+def _notes(path: str, document: Any, categories: dict[Any, Any], histogram: dict[Any, int]) -> Iterator[Finding]:
     declared = document.categories or ()
     if len(declared) > len(categories):
         names: dict[Any, str | None] = {}
