@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -240,9 +241,11 @@ class Scan:
             rules.setdefault(tally.column or "", []).append(tally.rule)
             if skip_proven:
                 tally.histogram = None
+        ranges = {column: _common_range(of_column) for column, of_column in rules.items()}
 
         def covered(column: str, low: int, high: int) -> bool:
-            return all(rule.provable and rule.covers(low, high) for rule in rules[column])
+            lowest, highest = ranges[column]
+            return lowest <= low and high <= highest
 
         for chunk in reader.chunks(list(rules), covered if skip_proven else None):
             done = 0
@@ -299,6 +302,15 @@ class Scan:
             summarise(self.report, self.last_file, [counted.tally for counted in files])
         self.report.findings = tidy(self.report.findings)
         return self.report
+
+
+def _common_range(rules: Sequence[Rule]) -> tuple[float, float]:
+    """The range of whole numbers that every rule covers; an empty one where extremes prove nothing."""
+    if not all(rule.provable for rule in rules):
+        return math.inf, -math.inf
+    limits = [rule.limits() for rule in rules]
+    lowest = max(-math.inf if low is None else low for low, _ in limits)
+    return lowest, min(math.inf if high is None else high for _, high in limits)
 
 
 def _rule_of_map(rule: Rule, carried: CarriedMap, open_rule: bool) -> Rule:
