@@ -8,8 +8,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Severity = Literal["error", "warning", "info"]
 Role = Literal["cause", "echo", "context"]
-Mode = Literal["auto", "immediate", "deferred"]  # of the guard; what each means: preassert.guard.options
+# Of the guard; what each means: preassert.guard.options
+Mode = Literal["auto", "immediate", "deferred"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+Policy = Literal["raise", "warn", "skip", "ignore"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1

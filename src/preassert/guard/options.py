@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Final, Literal, get_args
+from typing import Final
 
 from preassert import hazards
 from preassert.contracts.table import table
 from preassert.errors import UsageError
-from preassert.model import MODES, Mode
-
-Policy = Literal["raise", "warn", "skip", "ignore"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+from preassert.model import MODES, POLICIES, Mode, Policy
 
 
 class Options:

@@ -13,7 +13,7 @@ from typing import Any
 from preassert import logs
 from preassert.errors import PreassertError, UsageError
 from preassert.integrations.explain import Explanation, explain
-from preassert.model import MODES
+from preassert.model import MODES, POLICIES
 from preassert.notebook import rescue, restart
 from preassert.notebook.session import NOT_GUARDED, Session
 
@@ -188,7 +188,7 @@ def _restore(session: Session, words: list[str]) -> None:
 def _guard_cell(session: Session, words: list[str], cell: str) -> None:
     parser = _Parser(prog="%%preassert", add_help=False)
     parser.add_argument("--mode", choices=MODES, default="auto")
-    parser.add_argument("--policy", choices=("raise", "warn", "skip", "ignore"), default="raise")
+    parser.add_argument("--policy", choices=POLICIES, default="raise")
     chosen = parser.parse_args(words)
     from preassert.guard import guard
 
