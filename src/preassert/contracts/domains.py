@@ -85,6 +85,11 @@ class Domain:
     parameters: tuple[str, ...]  # schema names handed to ``cases``, in this order
     kind: ClassVar[str] = "other"
 
+    def __init__(self, argument: str, *further: str, hazard: str | None = None) -> None:
+        self.argument = argument
+        self.hazard = hazard
+        self.parameters = (argument, *further)
+
     def cases(self, *values: Any) -> Iterator[Case]:
         """The tensors to look at and their bounds, given the schema arguments named by ``parameters``."""
         raise NotImplementedError
@@ -139,8 +144,6 @@ class Index(Domain):
         name_of_legal: str = "ignore_index",
         hazard: str | None = None,
     ) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.size = size
         self.wraps = wraps
         self.lowest = lowest
@@ -148,7 +151,7 @@ class Index(Domain):
         self.name_of_legal = name_of_legal
         self.size_names = of or names_of(size)
         self._legal_names = names_of(legal) if legal is not None else ()
-        self.parameters = (argument, *self.size_names, *self._legal_names)
+        super().__init__(argument, *self.size_names, *self._legal_names, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         tensor = values[0]
@@ -270,9 +273,7 @@ class Interval(Domain):
     kind = "interval"
 
     def __init__(self, argument: str, *, highest: float | None = 1.0, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument,)
+        super().__init__(argument, hazard=hazard)
         self._bounds = (0.0, highest)
 
     def cases(self, *values: Any) -> Iterator[Case]:
@@ -301,11 +302,6 @@ class Distribution(Domain):
     """Rows of non-negative finite weights with a positive sum. Bounds are ``None``."""
 
     kind = "distribution"
-
-    def __init__(self, argument: str, *, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument,)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         yield None, values[0], None
@@ -355,12 +351,10 @@ class Offsets(Domain):
         longest: Callable[..., int] | None = None,
         hazard: str | None = None,
     ) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.length = length
         self.longest = longest
         self._length_names = names_of(length)
-        self.parameters = (argument, *self._length_names, *(names_of(longest) if longest is not None else ()))
+        super().__init__(argument, *self._length_names, *(names_of(longest) if longest is not None else ()), hazard=hazard)
         self.starts_at_zero = starts_at_zero
         self.ends_at_length = ends_at_length
 
@@ -440,12 +434,10 @@ class SegmentLengths(Domain):
     kind = "segments"
 
     def __init__(self, argument: str, *, size: Callable[..., int], exact: Callable[..., bool], hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.size = size
         self.exact = exact
         self._size_names = names_of(size)
-        self.parameters = (argument, *self._size_names, *names_of(exact))
+        super().__init__(argument, *self._size_names, *names_of(exact), hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         tensor = values[0]
@@ -484,9 +476,7 @@ class CooIndices(Domain):
     kind = "coo"
 
     def __init__(self, argument: str = "indices", *, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument, "size")
+        super().__init__(argument, "size", hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         indices, size = values
@@ -521,9 +511,7 @@ class PlainIndices(Domain):
     kind = "plain"
 
     def __init__(self, argument: str, *, size: str, compressed: str, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument, size, compressed)
+        super().__init__(argument, size, compressed, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         plain, size, compressed = values
@@ -572,10 +560,8 @@ class BlockPivots(Domain):
     kind = "block pivots"
 
     def __init__(self, argument: str, *, rows: Callable[..., int], hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.rows = rows
-        self.parameters = (argument, *names_of(rows))
+        super().__init__(argument, *names_of(rows), hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         yield None, values[0], int(self.rows(*values[1:]))
@@ -604,9 +590,7 @@ class CtcTargets(Domain):
     kind = "ctc"
 
     def __init__(self, argument: str = "targets", *, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument, "log_probs", "target_lengths", "blank")
+        super().__init__(argument, "log_probs", "target_lengths", "blank", hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         targets, log_probs, lengths, blank = values
@@ -657,11 +641,9 @@ class Lengths(Domain):
     kind = "lengths"
 
     def __init__(self, argument: str, *, highest: Callable[..., int], lowest: int = 0, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.highest = highest
         self.lowest = lowest
-        self.parameters = (argument, *names_of(highest))
+        super().__init__(argument, *names_of(highest), hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         if hasattr(values[0], "dim"):
@@ -700,15 +682,13 @@ class Total(Domain):
         trim: Callable[..., Tensor] | None = None,
         hazard: str | None = None,
     ) -> None:
-        self.argument = argument
-        self.hazard = hazard
         self.trim = trim
         self.measure = measure
         self.limit = limit
         self.unit = unit
         self.equal = equal
         self._limit_names = names_of(limit)
-        self.parameters = (argument, *self._limit_names, *names_of(measure)[1:])
+        super().__init__(argument, *self._limit_names, *names_of(measure)[1:], hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         cut = 1 + len(self._limit_names)
@@ -742,9 +722,7 @@ class Truth(Domain):
     kind = "truth"
 
     def __init__(self, argument: str = "self", *, hazard: str | None = None) -> None:
-        self.argument = argument
-        self.hazard = hazard
-        self.parameters = (argument,)
+        super().__init__(argument, hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
         if values[0].numel() == 1:
