@@ -15,6 +15,7 @@ MAX_ROWS = 10  # offending rows that are kept
 MAX_VALUES = 1000  # distinct offending values that are kept
 MAX_CLASSES = 1 << 18  # a histogram of more distinct values is given up
 MAX_NAMES = 1 << 16  # the same for texts; also as many verdicts on texts are remembered
+_FEW = 4096  # texts of a chunk: below, how many are there twice tells nothing
 MAX_TEXT = 200  # characters of an offending text that are kept
 
 # What pandas.read_csv takes for a missing value.
@@ -64,6 +65,7 @@ class Tally:
         self._names = frozenset(rule.names or ())
         self._names_are_ids: bool | None = None
         self._booleans: bool | None = None
+        self._many_texts: bool | None = None  # hardly one is there twice, and they are numbers; None: not seen yet
         self._judged: dict[Any, tuple[bool, Plain]] = {}
 
     # -- input ---------------------------------------------------------------------------------------------------
@@ -143,6 +145,10 @@ class Tally:
     def _feed_nested_list(self, values: list[Any], first_row: int, text: bool, parents: Any) -> None:
         rows = range(len(values)) if parents is None else parents
         self.nested = True
+        numbers = _lists_of_integers(values)
+        if numbers is not None:
+            self._feed_arrow(numbers, first_row, text, _rows_from(parents))
+            return
         flat: list[Any] = []
         flat_rows: list[int] = []
         for value, row in zip(values, rows, strict=True):
@@ -205,9 +211,6 @@ class Tally:
 
         pa, pc = _arrow()
         self.nested = True
-        if values.null_count:
-            nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-            self._feed_missing(len(nulls), first_row, lambda at: rows_of(nulls[at]))
         inner = values.type.value_type
         if self.rule.max_length is not None and not pa.types.is_nested(inner):
             lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
@@ -219,11 +222,20 @@ class Tally:
                     self._measure_list(values[int(at)].as_py(), row)
         parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
         self._feed_arrow(pc.list_flatten(values), first_row, text, lambda at: rows_of(parents[at]))
+        if values.null_count:
+            nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+            self._feed_missing(len(nulls), first_row, lambda at: rows_of(nulls[at]))
 
     def _feed_arrow_text(self, values: Any, first_row: int, text: bool, rows_of: RowsOf) -> None:
         import numpy as np
 
+        if self._many_texts and self._feed_numbers_in_text(values, first_row, rows_of):
+            return
         encoded = values.dictionary_encode(null_encoding="encode")
+        if text and self._many_texts is None and len(values) > _FEW:
+            self._many_texts = len(encoded.dictionary) > len(values) // 4
+            if self._many_texts and self._feed_numbers_in_text(values, first_row, rows_of):
+                return
         distinct = [_decoded(value) for value in encoded.dictionary.to_pylist()]
         if text and self.rule.alphabet is None and any(_is_list_text(value) for value in distinct):
             at = np.arange(len(values))
@@ -250,6 +262,30 @@ class Tally:
                 [int(counts[code]) for code in illegal],
                 self._some_rows(at, first_row, rows_of),
             )
+
+    def _feed_numbers_in_text(self, values: Any, first_row: int, rows_of: RowsOf) -> bool:
+        """Check texts that all spell numbers (or nothing) as numbers; False, with nothing done, where one does not.
+
+        Texts are judged one by one otherwise, each spelling once, and a column of ids has as many spellings as rows.
+        """
+        names_matter = self.rule.names is not None and not self._names_are_ids
+        if self._booleans or names_matter or self.rule.alphabet is not None:
+            return False
+        pa, pc = _arrow()
+        try:
+            numbers = _parsed(values)
+            if numbers is None:
+                missing = pc.is_in(pc.utf8_trim_whitespace(values), value_set=pa.array(sorted(MISSING_TEXT), values.type))
+                numbers = _parsed(pc.if_else(missing, None, values))
+        except pa.ArrowInvalid:  # not UTF-8: said by what reads the texts one by one
+            return False
+        if numbers is None:
+            self._many_texts = False
+            return False
+        self._booleans = False
+        self._feed_arrow(numbers, first_row, True, rows_of)
+        self.width_bits = None  # nothing was stored in a type of that width
+        return True
 
     def _feed_numpy(self, values: Any, first_row: int) -> None:
         import numpy as np
@@ -523,6 +559,38 @@ def _rows_from(parents: Any) -> RowsOf:
     return lambda at: rows[at]
 
 
+def _lists_of_integers(values: list[Any]) -> Any:
+    """Lists (of lists) of integers as an Arrow array; None where something else is in them."""
+    pa, _ = _arrow()
+    try:
+        array = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    kind = array.type
+    if not pa.types.is_list(kind):
+        return None
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return array if pa.types.is_int64(kind) else None
+
+
+def _parsed(texts: Any) -> Any:
+    """An Arrow array of texts as one of numbers; None where a text spells none, or one beyond what the type holds exactly."""
+    pa, pc = _arrow()
+    try:
+        numbers = pc.cast(texts, pa.int64())
+    except pa.ArrowInvalid:
+        pass
+    else:
+        hexadecimal = pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py()  # which Arrow takes for numbers
+        return None if hexadecimal else numbers
+    try:
+        numbers = pc.cast(texts, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    return None if pc.any(pc.greater_equal(pc.abs(numbers), float(_BEYOND_FLOAT))).as_py() else numbers
+
+
 def _is_missing(value: Any) -> bool:
     """Whether a field of a text file says that there is no value."""
     return isinstance(value, str) and value.strip() in MISSING_TEXT
@@ -572,9 +640,10 @@ def _compare(compare: Any, numbers: Any, bound: int) -> Any:
 
 
 def _number(text: str) -> int | float | None:
-    """The number that ``text`` spells, or None. Underscores, which Python allows, are no numbers in data files."""
+    """The number that ``text`` spells, or None. Underscores and the digits of other scripts, which Python takes, spell none
+    in data files."""
     text = text.strip()
-    if "_" in text:
+    if "_" in text or not text.isascii():
         return None
     try:
         return int(text)

@@ -140,7 +140,7 @@ def _one_object_a_line(block: bytes) -> bool:
     """Whether each line begins with ``{`` and ends with ``}``: then no object can go on in the next line."""
     count = block.count(b"\n") + (not block.endswith(b"\n"))
     begun = block.startswith(b"{") + block.count(b"\n{")
-    ended = block.count(b"}\n") + block.count(b"}\r\n") + block.endswith(b"}")
+    ended = block.count(b"}\n") + (block.count(b"}\r\n") if b"\r" in block else 0) + block.endswith(b"}")
     return count == begun == ended
 
 
