@@ -154,6 +154,9 @@ DERIVED: dict[str, tuple[Callable[[int, int], Any], Callable[[Any], Tensor]]] = 
     "without the ignored": (ids, lambda b: b[b != 0]),
     "twice": (ids, lambda b: torch.cat([b, b])),
     "each one twice": (pair, lambda b: b[1].repeat_interleave(2)),
+    "permuted": (pair, lambda b: b[1].flip(0) + 0),
+    "rows permuted": (ids, lambda b: b[torch.tensor([2, 0, 3, 1])]),
+    "joined with another batch": (pair, lambda b: torch.cat([torch.tensor([3, 1, 1, 0, 2]), b[1]])),
     "mask": (lambda i, y: torch.full((2, 3), y), lambda b: b.unsqueeze(1)),
 }
 
@@ -308,6 +311,18 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], Callable[[Any], Tensor], int, str]] 
     "elsewhere": (lambda: DataLoader(Rows(pair), batch_size=4), lambda b: torch.tensor([1, 2, 55]), 55, "not in the batch"),
     "positions": (lambda: DataLoader(Rows(ids, ()), batch_size=4), lambda b: torch.arange(8), 7, "not in the batch"),
     "offsets": (lambda: DataLoader(Rows(ragged, ()), 4, collate_fn=offsets), lambda b: b[1], 300, "made by collate_fn"),
+    "a permutation of numbers": (
+        lambda: DataLoader(Rows(lambda i, y: i + 48, ()), batch_size=8),
+        lambda b: torch.tensor([55, 49, 50, 48, 51, 52, 54, 53]),
+        55,
+        "not in the batch",
+    ),
+    "bad in both of two joined": (
+        lambda: DataLoader(Rows(pair), batch_size=4),
+        lambda b: torch.cat([torch.tensor([3, BAD, 1, 0, 2]), b[1]]),
+        BAD,
+        "not in the batch",
+    ),
     "every row bad": (lambda: DataLoader(Rows(pair), batch_size=4), lambda b: torch.full((4, 2), 55), 55, "not in the batch"),
     "keys": (
         lambda: DataLoader({"a": pair(0, BAD), "b": pair(1, 2)}, sampler=["b", "a"], batch_size=2),  # type: ignore[arg-type]

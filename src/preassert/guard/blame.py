@@ -436,9 +436,7 @@ def _match(batch: _Batch, bad: _Bad, current: bool) -> _Evidence | None:
         by_value = bad.rows(row_of)
         if _agrees(batch, tensors, row_of, by_value, bad, rows):
             return _Evidence(_VALUE, batch, by_value)
-    if same is not None:
-        return same
-    part = _as_part_of_batch(batch, bad, tensors, rows)
+    part = _rearranged(batch, bad, tensors, rows) or same or _as_part_of_batch(batch, bad, tensors, rows)
     if part is not None:
         return part
     if not batch.order_kept:
@@ -507,12 +505,49 @@ def _as_part_of_batch(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int
         # As often there as here: then it does not matter which of several equal elements was taken.
         if any(content.count(value) != wanted.count(value) for value in bad.values) or not _is_subsequence(wanted, content):
             continue
-        own_rows = row_of(torch.arange(len(content))).tolist()
-        places: dict[Any, set[int]] = {value: set() for value in bad.values}
-        for row, value in zip(own_rows, content, strict=True):
-            if value in places:
-                places[value].add(row)
-        return _Evidence(_VALUE if len(wanted) > 3 else _LIKE, batch, places)
+        return _Evidence(_VALUE if len(wanted) > 3 else _LIKE, batch, _holders(content, row_of, bad))
+    return None
+
+
+def _holders(content: Sequence[Any], row_of: _RowOf, bad: _Bad) -> dict[Any, set[int]]:
+    """The rows that hold each bad value in a tensor of the batch."""
+    places: dict[Any, set[int]] = {value: set() for value in bad.values}
+    for row, value in zip(row_of(torch.arange(len(content))).tolist(), content, strict=True):
+        if value in places:
+            places[value].add(row)
+    return places
+
+
+def _rearranged(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _Evidence | None:
+    """Does the offending tensor hold a whole tensor of the batch, in another order (mixup) or among others (``cat([y1, y2])``)?"""
+    flat = bad.tensor.reshape(-1)
+    if flat.is_floating_point() or flat.dtype in (torch.bool, torch.complex64) or flat.numel() > _MAX_PART:
+        return None
+    for own in tensors:
+        row_of = None
+        if 4 <= own.numel() <= flat.numel() and not own.is_floating_point() and not own.is_complex() and own.dtype != torch.bool:
+            row_of = _row_of(own, tensors, batch, rows)
+        if row_of is None:
+            continue
+        content = own.reshape(-1).to(torch.int64)
+        ordered = content.sort().values
+        if bool((ordered.diff() == 1).all()) or not _varies(content):
+            continue  # a run of numbers, or one number, may be anything
+        wanted = flat.to(torch.int64)
+        if own.numel() == flat.numel():
+            if torch.equal(ordered, wanted.sort().values):
+                return _Evidence(_VALUE, batch, _holders(content.tolist(), row_of, bad))
+            continue
+        windows = wanted.unfold(0, content.numel(), 1)
+        # One column after the other: the table of all windows would be as large as both together
+        at = torch.ones(windows.shape[0], dtype=torch.bool)
+        for place in range(content.numel()):
+            at &= windows[:, place] == content[place]
+            if not bool(at.any()):
+                break
+        start = int(at.nonzero()[0]) if int(at.sum()) == 1 else None
+        if start is not None and all(start <= position < start + content.numel() for position, _ in bad.elements):
+            return _Evidence(_VALUE, batch, _holders(content.tolist(), row_of, bad))
     return None
 
 
