@@ -519,7 +519,7 @@ def _holders(content: Sequence[Any], row_of: _RowOf, bad: _Bad) -> dict[Any, set
 
 
 def _rearranged(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _Evidence | None:
-    """Does the offending tensor hold a whole tensor of the batch, in another order (mixup) or among others (``cat([y1, y2])``)?"""
+    """Does the tensor hold a whole tensor of the batch, in another order (mixup) or among others (``cat([y1, y2])``)?"""
     flat = bad.tensor.reshape(-1)
     if flat.is_floating_point() or flat.dtype in (torch.bool, torch.complex64) or flat.numel() > _MAX_PART:
         return None
@@ -629,9 +629,7 @@ def _ways(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> Iterato
         yield ragged
 
 
-def _agrees(
-    batch: _Batch, tensors: list[Tensor], row_of: _RowOf, by_value: dict[Any, set[int]], bad: _Bad, rows: int
-) -> bool:
+def _agrees(batch: _Batch, tensors: list[Tensor], row_of: _RowOf, by_value: dict[Any, set[int]], bad: _Bad, rows: int) -> bool:
     """Does some tensor or list of the batch hold, row by row, what the offending tensor holds?"""
     bad_rows: set[int] = set().union(*by_value.values())
     if bad.values == ["NaN"]:
