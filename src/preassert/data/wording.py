@@ -43,7 +43,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
             Finding(
                 hazard=rule.hazard,
                 severity="error",
-                where=where(file, tally.first_rows, lines, tally.column),
+                where=_where(file, tally.first_rows, lines, tally.column),
                 message="; ".join(parts),
                 value=values[0] if values else None,
                 values=values,
@@ -61,7 +61,7 @@ def findings_of(tally: Tally, file: str, lines_of: LinesOf, row_noun: str = "row
             Finding(
                 hazard=rule.length_hazard,
                 severity="error",
-                where=where(file, tally.long_rows, lines, tally.column),
+                where=_where(file, tally.long_rows, lines, tally.column),
                 message=f"{_subject(tally)}: {tally.too_long:,} {noun} longer than {rule.max_length}{_bound(rule)}: "
                 f"{values_in_words(tally.lengths, False, 'lengths')}; first at {_place(tally.long_rows, lines, row_noun)}",
                 value=lengths[0] if lengths else None,
@@ -114,8 +114,7 @@ def _place(rows: Sequence[int], lines: Sequence[int], row_noun: str) -> str:
     return f"{place} (line {lines[0]:,})" if lines else place
 
 
-def where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | None = None) -> Where:
-    """Rows, and the lines on which they start; of a file whose rows are its lines, the same twice."""
+def _where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | None) -> Where:
     return Where(
         file=file,
         row=rows[0] if rows else None,
@@ -123,6 +122,32 @@ def where(file: str, rows: Sequence[int], lines: Sequence[int], column: str | No
         line=lines[0] if lines else None,
         lines=tuple(lines),
         column=column or None,
+    )
+
+
+def in_lines(
+    file: str,
+    lines: Sequence[int],
+    what: str,
+    values: Sequence[Plain],
+    *,
+    hazard: str,
+    valid: str,
+    count: int,
+    fix: str,
+    likely: str | None = None,
+) -> Finding:
+    """The finding for a text file whose rows are its lines. ``what`` is wrong, in words; ``lines`` and ``values``: the first."""
+    return Finding(
+        hazard=hazard,
+        severity="error",
+        where=_where(file, lines, lines, None),
+        message=f"{what}; first at line {lines[0]}" + (f"; likely: {likely}" if likely else ""),
+        value=values[0],
+        values=tuple(values),
+        valid=valid,
+        count=count,
+        fix=fix,
     )
 
 

@@ -12,7 +12,7 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading
 from preassert.data.tally import MAX_ROWS
-from preassert.data.wording import bad_input, class_counts, note, unreadable, where
+from preassert.data.wording import bad_input, class_counts, in_lines, note, unreadable
 from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
@@ -139,15 +139,13 @@ def _findings(file: str, annotation: Annotation, rule: Rule) -> Iterator[Finding
     if not wrong:
         return
     values = tuple(dict.fromkeys(name or None for name, _ in wrong))
-    rows = tuple(sorted({line for _, line in wrong})[:MAX_ROWS])
     shown = ", ".join("an empty name" if value is None else repr(value) for value in values[:6])
-    yield Finding(
+    yield in_lines(
+        file,
+        sorted({line for _, line in wrong})[:MAX_ROWS],
+        f"{shown}: not in the class list",
+        values,
         hazard=rule.hazard,
-        severity="error",
-        where=where(file, rows, rows),
-        message=f"{shown}: not in the class list; first at line {rows[0]}",
-        value=values[0],
-        values=values,
         valid=rule.valid,
         count=len(wrong),
         fix="correct the name, or add it to the class list and widen the model's head",

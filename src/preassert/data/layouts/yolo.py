@@ -13,7 +13,7 @@ from preassert.data.rules import TARGET, Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import read_small, reading, reason_of
 from preassert.data.tally import MAX_ROWS, MAX_VALUES, Plain, Tally
-from preassert.data.wording import bad_input, class_counts, note, unreadable, values_in_words, where
+from preassert.data.wording import bad_input, class_counts, in_lines, note, unreadable, values_in_words
 from preassert.errors import InputError, UsageError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -365,20 +365,17 @@ def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histog
 def _class_findings(file: str, classes: Tally) -> Iterator[Finding]:
     if not classes.count:
         return
-    rows = tuple(classes.first_rows)
-    values = tuple(classes.values)
     rule = classes.rule
     highest = rule.limits()[1]
     by = f" (set by {rule.bound_by})" if rule.bound_by else ""
     larger = isinstance(classes.maximum, int) and highest is not None and classes.maximum > highest
     grow = f", or set nc: {int(classes.maximum or 0) + 1} and name the classes" if larger else ""
-    yield Finding(
+    yield in_lines(
+        file,
+        classes.first_rows,
+        f"class {values_in_words(classes.values, classes.more_values)} outside {rule.valid}{by}",
+        tuple(classes.values),
         hazard=rule.hazard,
-        severity="error",
-        where=where(file, rows, rows),
-        message=f"class {values_in_words(classes.values, classes.more_values)} outside {rule.valid}{by}; first at line {rows[0]}",
-        value=values[0],
-        values=values,
         valid=rule.valid,
         count=classes.count,
         fix=f"correct the class{grow}",
@@ -387,20 +384,17 @@ def _class_findings(file: str, classes: Tally) -> Iterator[Finding]:
 
 def _outside(file: str, outside: dict[Plain, int], lines: list[int]) -> Finding:
     values = tuple(outside)[:MAX_VALUES]
-    rows = tuple(lines[:MAX_ROWS])
     pixels = all(isinstance(value, (int, float)) and value > 1.5 for value in values)
-    likely = "; likely: coordinates in pixels instead of fractions" if pixels else ""
-    return Finding(
+    return in_lines(
+        file,
+        lines[:MAX_ROWS],
+        f"coordinate {values_in_words(outside, False)} outside 0..1: its grid cell lies outside the grid",
+        values,
         hazard=INDEX,
-        severity="error",
-        where=where(file, rows, rows),
-        message=f"coordinate {values_in_words(outside, False)} outside 0..1: its grid cell lies outside the grid; "
-        f"first at line {rows[0]}{likely}",
-        value=values[0],
-        values=values,
         valid="0..1",
         count=len(lines),
         fix="divide by width and height of the picture" if pixels else "clip the box to the picture",
+        likely="coordinates in pixels instead of fractions" if pixels else None,
     )
 
 
