@@ -87,6 +87,12 @@ class TestCsv(Conformance):
         assert finding.values == (None, "d")
         assert any("line 3: 1 fields where the first line has 2" in finding.message for finding in report.findings)
 
+    def test_lists_in_a_ragged_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text('text,label\na\nb,"[0, 12]"\nc,"[1]"\n')
+        finding = self.one(self.check(path))
+        assert (finding.values, finding.where.rows) == ((None, 12), (1, 2))
+
     def test_ragged_row_far_down(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
         rows = [f"{'x' * 90},{at % 10}" for at in range(200_000)]

@@ -126,13 +126,13 @@ class CsvReader(Reader):
             for column, position in positions.items():
                 batch[column].append(_utf8(record[position], line) if position < len(record) else None)
             if len(next(iter(batch.values()))) == _BATCH_ROWS:
-                yield Chunk(first, batch)
+                yield _text_chunk(first, batch)
                 batch = {column: [] for column in positions}
                 first = row + 1
         if ragged > 1:
             self.notes.append(f"{ragged - 1} more lines have another number of fields")
         if next(iter(batch.values())):
-            yield Chunk(first, batch)
+            yield _text_chunk(first, batch)
 
     def _unfinished_line(self, width: int) -> int | None:
         """The line of the last record, if it has too few fields and no line end."""
@@ -288,9 +288,14 @@ def _encoding(head: bytes) -> str:
     return "utf8"
 
 
+def _text_chunk(first_row: int, columns: dict[str, list[Any]]) -> Chunk:
+    pa = need("pyarrow", extra="data", purpose="read CSV files")
+    return Chunk(first_row, {column: pa.array(values, pa.string()) for column, values in columns.items()})
+
+
 def _utf8(text: str, line: int) -> str:
     """``text``, refused if it holds bytes that were not UTF-8."""
-    if any("\udc80" <= character <= "\udcff" for character in text):
+    if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text):
         raise ValueError(f"line {line}: not UTF-8")
     return text
 
