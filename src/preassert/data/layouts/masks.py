@@ -174,8 +174,17 @@ def _all_legal(values: Any, rule: Rule) -> bool:
         return False
     ignored = {value for value in rule.ignore if info.min <= value <= info.max and not rule.covers(value, value)}
     flat = values.reshape(-1)
-    for at in range(0, flat.size, _PIECE):
-        piece = flat[at : at + _PIECE]
+    pieces = (flat[at : at + _PIECE] for at in range(0, flat.size, _PIECE))
+    if values.dtype.kind == "u":
+        first, last, apart = floor or 0, info.max if ceiling is None else ceiling, set(ignored)
+        while (before := first - 1 if first else info.max) in apart:
+            apart.remove(before)
+            first = before
+        if not apart:
+            # 255 stands before 0 where bytes wrap: the legal ids are neighbours, and one subtraction puts them below all others.
+            shifted, width = np.empty(min(flat.size, _PIECE), values.dtype), (last - first) % (info.max + 1)
+            return all(np.subtract(piece, values.dtype.type(first), out=shifted[: piece.size]).max() <= width for piece in pieces)
+    for piece in pieces:
         illegal = 0
         if ceiling is not None and piece.max() > ceiling:
             illegal += int(np.count_nonzero(piece > ceiling))
