@@ -91,7 +91,7 @@ class TestCsv(Conformance):
         path = tmp_path / "a.csv"
         path.write_text('text,label\na\nb,"[0, 12]"\nc,"[1]"\n')
         finding = self.one(self.check(path))
-        assert (finding.values, finding.where.rows) == ((None, 12), (1, 2))
+        assert (set(finding.values), finding.where.rows) == ({None, 12}, (1, 2))
 
     def test_ragged_row_far_down(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"
