@@ -147,7 +147,7 @@ FAULTS = (
     ),
     Faulty(
         "quantile", lambda: torch.quantile(torch.randn(5), torch.tensor([0.5, 1.5])),
-        INDEX, "aten::quantile", "q", (1.5,), ((1,),), 0, 1,
+        GATHER, "aten::quantile", "q", (1.5,), ((1,),), 0, 1,
     ),
     Faulty(
         "gather", lambda: torch.randn(2, 3).gather(1, torch.tensor([[0], [3]])),

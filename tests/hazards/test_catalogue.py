@@ -350,3 +350,21 @@ def test_an_unknown_slug_suggests_the_nearest() -> None:
         hazards.get("target-outofrange")
     with pytest.raises(KeyError, match="lists all"):
         hazards.get("zzzz")
+
+
+def test_the_hosts_wording_of_an_operator_and_its_contract_name_one_hazard() -> None:
+    from preassert.contracts.table import table
+
+    contracts: dict[str, set[str]] = {}
+    for name, row in table().items():
+        contracts.setdefault(name.partition(".")[0].rstrip("_"), set()).update(
+            domain.hazard or row.hazard for domain in row.domains
+        )
+    wrong = []
+    for slug in SLUGS:
+        for record in hazards.raw()[slug]["host"]:
+            named = [contracts.get(operator.rstrip("_")) for operator in record["operators"]]
+            # wordings that several kinds of operators share are told apart by the frames
+            if named and named[0] is not None and all(hazard == named[0] for hazard in named) and slug not in named[0]:
+                wrong.append((slug, record["operators"], named[0]))
+    assert wrong == []

@@ -203,3 +203,20 @@ def test_innocent_frames_speak_for_nothing(source: str) -> None:
     report = explain_text(text)
     assert report.verdict == "device-assert-unlocated"
     assert report.extra["likely"] == []
+
+
+BOUNDS = "RuntimeError: index 4 is out of bounds for dimension 1 with size 4"
+ONE_OF_SEVERAL = {
+    "chosen = logp.gather(1, actions)": ("gather-index-out-of-range", "aten::gather"),
+    "out.scatter_add_(1, target, ones)": ("gather-index-out-of-range", "aten::scatter_add"),
+    "pooled.index_add_(0, graph, h)": ("index-out-of-range", "aten::index_add"),
+    "loss = step(batch)": ("gather-index-out-of-range", None),
+}
+
+
+@pytest.mark.parametrize("source", ONE_OF_SEVERAL)
+def test_the_frame_tells_which_operator_the_host_refused(source: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "/home/user/train.py", line 41, in main\n    {source}\n{BOUNDS}\n'
+    report = explain_text(text)
+    assert report.cause is not None
+    assert (report.verdict, report.cause.operator) == ONE_OF_SEVERAL[source]

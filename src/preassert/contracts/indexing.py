@@ -114,7 +114,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *variants(
         "quantile quantile.out nanquantile nanquantile.out",
-        INDEX,
+        GATHER,
         Interval("q"),
         call="torch.quantile",
         level="composite",

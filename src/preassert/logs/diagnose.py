@@ -590,6 +590,8 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
         if "aten::embedding" in failure.operators and not advice.shows_embedding(stack) and advice.shows_index_select(stack):
             verdict = event.hazard = "index-out-of-range"
         operator = _host_operator(failure, stack)
+        if operator == "aten::index_add":  # it words its fault as gather and scatter do
+            verdict = event.hazard = "index-out-of-range"
         argument = _argument(verdict, failure.argument)
         confidence = "likely" if failure.what else "determined"
     elif verdict == "blas-or-dnn-failure":
@@ -640,7 +642,7 @@ def _host_operator(failure: Failure, stack: Sequence[Frame]) -> str | None:
         if advice.shows_embedding(stack):
             return "aten::embedding"
         return "aten::index_select" if advice.shows_index_select(stack) else None
-    return only_operator(operators, (), stack) if len(operators) == 1 else None
+    return only_operator(operators, (), stack)
 
 
 def _first_foreign(logs: Sequence[Log], assertions: Sequence[Event]) -> Event | None:
