@@ -170,7 +170,7 @@ def _all_legal(values: Any, rule: Rule) -> bool:
     info = np.iinfo(values.dtype)
     floor = None if lowest is None or lowest <= info.min else lowest
     ceiling = None if highest is None or highest >= info.max else highest
-    if (floor is not None and floor > info.max) or (ceiling is not None and ceiling < info.min):
+    if (info.min if floor is None else floor) > (info.max if ceiling is None else ceiling):
         return False
     ignored = {value for value in rule.ignore if info.min <= value <= info.max and not rule.covers(value, value)}
     flat = values.reshape(-1)
