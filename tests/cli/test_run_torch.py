@@ -129,6 +129,39 @@ def test_a_replaced_excepthook_is_called_and_the_code_is_still_65(after: str, be
     assert (done.returncode, done.stdout, done.stderr) == (65, "out\n", "mine\n")
 
 
+def test_a_hook_that_calls_ours_does_its_work_to_the_end(tmp_path: Path) -> None:
+    done = start(
+        tmp_path,
+        f"""
+        usual = sys.excepthook
+        def hook(*parts):
+            usual(*parts)
+            print("saved")
+        sys.excepthook = hook
+        {BAD_LABEL}
+        """,
+    )
+    assert (done.returncode, done.stdout) == (65, "saved\n")
+    assert done.stderr.count("preassert.Violation: target-out-of-range") == 1
+
+
+SURVIVORS = {
+    "console": "import code; code.InteractiveConsole(globals()).push({BAD!r})",
+    "handler": "try:\n    {BAD}\nexcept RuntimeError:\n    sys.excepthook(*sys.exc_info())",
+    "thread": "import threading\ndef work():\n    try:\n        {BAD}\n    except RuntimeError:\n        sys.excepthook(*sys.exc_info())\n"
+    "t = threading.Thread(target=work); t.start(); t.join()",
+}
+
+
+@pytest.mark.parametrize("source", SURVIVORS.values(), ids=SURVIVORS.keys())
+def test_a_program_that_prints_a_violation_by_the_hook_goes_on(source: str, tmp_path: Path) -> None:
+    report = tmp_path / "violation.json"
+    done = start(tmp_path, source.format(BAD=BAD_LABEL) + "\nprint('goes on')", "--json", str(report))
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+    assert "preassert.Violation: target-out-of-range" in done.stderr
+    assert not report.exists()  # it did not end the program
+
+
 CHILDREN = {
     "subprocess": """
         import subprocess

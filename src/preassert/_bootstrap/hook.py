@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 from contextlib import suppress
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 ENVIRONMENT = "PREASSERT_RUN"
@@ -22,7 +22,7 @@ _PRINTED = "preassert.Violation: "
 # An error of these types raised in a file of preassert is a fault of preassert: its frames are wanted.
 _FAULTS_OF_OURS = (AttributeError, NameError, KeyError, AssertionError)
 
-_reported = False
+_survived: BaseException | None = None  # the last violation that was printed and needs nothing more
 
 
 def start() -> None:
@@ -132,16 +132,36 @@ def _wrap_excepthook() -> None:
         given_back = _given_back(error)
         if given_back is not None:
             kind, error = type(given_back), given_back
+        global _survived
         violated = is_violation(error)
         _strip_chain(error)
+        caller = sys._getframe().f_back
+        if violated and not _ends_the_program(caller):
+            _survived, violated = error, False
         if violated:
             _report(error)
         previous(kind, error, error.__traceback__)
-        if violated and not _interactive():
+        if violated and caller is None and not _interactive():
+            _survived = error  # no more to do at exit
             raise SystemExit(EXIT_DATAERR)  # honoured by the interpreter, which then ends in its usual order
 
     excepthook._preassert = True  # type: ignore[attr-defined]
     sys.excepthook = excepthook
+
+
+def _ends_the_program(frame: FrameType | None) -> bool:
+    """Is the excepthook called because the program ends, by the interpreter or by another hook that it called?
+
+    Consoles (``code.interact``), event loops and handlers of the script's own call it as well, and go on.
+    """
+    if frame is None:
+        return True
+    threading = sys.modules.get("threading")
+    if threading is not None and threading.current_thread() is not threading.main_thread():
+        return False
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in ("<module>", "_run_module_as_main")
 
 
 def _given_back(error: BaseException) -> BaseException | None:
@@ -211,9 +231,9 @@ def _at_exit() -> None:
                 _end_now()
     # The script put its own excepthook over ours: the report is printed, the exit code is still to be set.
     last = getattr(sys, "last_value", None)
-    if last is not None and not _reported and not _interactive():
+    if last is not None and last is not _survived and not _interactive():
         last = _given_back(last) or last
-        if is_violation(last):
+        if is_violation(last) and last is not _survived:
             _report(last)
             _end_now()
 
@@ -246,8 +266,6 @@ def is_violation(error: BaseException) -> bool:
 
 def _report(error: BaseException) -> None:
     """Write the files that others wait for; each is written by the first violation only."""
-    global _reported
-    _reported = True
     file = options().get("json")
     try:
         if file and hasattr(error, "to_dict"):
