@@ -42,7 +42,8 @@ def index_holds(tensor: Tensor, lowest: int, highest: int, legal: tuple[Any, ...
             values = [values] if dims == 0 else values
             for _ in range(dims - 1):
                 values = functools.reduce(operator.iadd, values, [])
-        if lowest <= min(values) and max(values) <= highest:
+        values.sort()
+        if lowest <= values[0] and values[-1] <= highest:
             return True
         return bool(legal) and all(lowest <= value <= highest or value in legal for value in values)
     if size == 0:
