@@ -148,7 +148,8 @@ def test_a_hook_that_calls_ours_does_its_work_to_the_end(tmp_path: Path) -> None
 SURVIVORS = {
     "console": "import code; code.InteractiveConsole(globals()).push({BAD!r})",
     "handler": "try:\n    {BAD}\nexcept RuntimeError:\n    sys.excepthook(*sys.exc_info())",
-    "thread": "import threading\ndef work():\n    try:\n        {BAD}\n    except RuntimeError:\n        sys.excepthook(*sys.exc_info())\n"
+    "thread": "import threading\ndef work():\n    try:\n        {BAD}\n"
+    "    except RuntimeError:\n        sys.excepthook(*sys.exc_info())\n"
     "t = threading.Thread(target=work); t.start(); t.join()",
 }
 
@@ -289,7 +290,6 @@ def test_find_spec_does_not_import(tmp_path: Path) -> None:
     code += "; print(spec.name, spec.loader.path[-11:], 'torch' in sys.modules)"
     done = subprocess.run([*GUARDED, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "torch __init__.py False\n"), done.stderr
-
 
 
 def test_classes_of_main_cross_processes(tmp_path: Path) -> None:
