@@ -127,7 +127,7 @@ PLANTS: tuple[Plant, ...] = (
         (-1, 5, 255),
         lambda i: _t(i, 2, 5).scatter_reduce(1, i, _t(i, 2, 1), "amax"),
     ),
-    Plant("gather", "torch.take_along_dim", GATHER, [[0], [-5]], (-6, 5, 255), lambda i: torch.take_along_dim(_t(i, 2, 5), i, 1)),
+    Plant("gather", "torch.take_along_dim", GATHER, [[0], [4]], (-6, 5, 255), lambda i: torch.take_along_dim(_t(i, 2, 5), i, 1)),
     Plant("gather", "F.one_hot", GATHER, [0, 4], (-1, 5, 255), lambda i: F.one_hot(i, 5)),
     Plant(
         "sampling",
