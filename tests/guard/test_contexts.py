@@ -421,6 +421,8 @@ def test_default_device() -> None:
             assert torch.equal(look_up(GOOD), TABLE[GOOD])
     finally:
         torch.set_default_device(None)
+        # the None that is left there breaks torch.get_default_device of 2.9 for the rest of the process
+        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
 
 
 def test_profiler_and_deterministic_mode() -> None:
@@ -506,7 +508,7 @@ dist.destroy_process_group()
 
 def test_dtensor(tmp_path: Path) -> None:
     done = run_script(DTENSOR, tmp_path, str(tmp_path / "store"))
-    assert done.stdout.split("\n")[0] == "4 (1, 0)", done.stderr
+    assert done.stdout.splitlines()[-1] == "4 (1, 0)", done.stderr  # gloo of torch 2.9 says on stdout that it is connected
 
 
 def run_script(source: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

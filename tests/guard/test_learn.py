@@ -283,10 +283,12 @@ class Gathers(nn.Module):
         return torch.take_along_dim(self.scores(x), pick, 1).sum() + hot.sum() + self.table[row].sum()
 
 
-def test_composites_and_plain_indexing() -> None:
+def test_composites_and_plain_indexing(take_along_dim_wraps: bool) -> None:
     batch = (torch.zeros(2, 4), torch.tensor([[1], [2]]), torch.tensor([0, 4]), torch.tensor([8, 0]))
     contract = learn(Gathers(), batch)
-    assert {name: (i.lowest, i.highest) for name, i in contract.inputs.items()} == {"1": (-6, 5), "2": (0, 4), "3": (-9, 8)}
+    from_the_end = -6 if take_along_dim_wraps else 0
+    learned = {name: (i.lowest, i.highest) for name, i in contract.inputs.items()}
+    assert learned == {"1": (from_the_end, 5), "2": (0, 4), "3": (-9, 8)}
 
 
 class NeedsArithmetic(nn.Module):
@@ -328,6 +330,10 @@ def test_an_example_that_is_itself_bad() -> None:
 
 def test_narrow_integers_that_cannot_leave_the_range_are_not_bounded() -> None:
     assert learn(nn.Embedding(300, 4), torch.tensor([1], dtype=torch.int32)).inputs["input"].highest == 299
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="on meta tensors, F.embedding of torch 2.9 takes uint8")
+def test_an_example_of_a_dtype_that_torch_refuses() -> None:
     with pytest.raises(UsageError, match="cannot be run"):
         learn(nn.Embedding(300, 4), torch.tensor([1], dtype=torch.uint8))  # F.embedding takes no uint8
 
