@@ -68,6 +68,15 @@ class TestExitCodes:
         if code == 2:
             assert err.strip()
 
+    def test_a_number_is_a_number_though_a_file_has_that_name(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        (tmp_path / "6").mkdir()
+        (tmp_path / "5").write_text("cat\n")
+        assert run(capsys, "a.csv", "--column", "label", "--classes", "6")[0] == 0
+        (finding,) = report(capsys, "a.csv", "--column", "label", "--classes", "5")["findings"][:1]
+        assert finding["values"] == [5]
+        (finding,) = report(capsys, "a.csv", "--column", "text", "--classes", "./5")["findings"][:1]
+        assert finding["values"] == ["a", "b", "c"]
+
     def test_missing_extra(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         code, _, err = run(capsys, "a.csv", "--column", "label", "--classes", "6")
@@ -375,7 +384,9 @@ class TestConfiguration:
         monkeypatch.chdir(tmp_path / "sub")
         assert run(capsys, "../a.csv", "--ignore-index", "7", "--fail-on", "error")[0] == 1
 
-    @pytest.mark.parametrize("line", ["paths = 5", 'fail-on = "always"', 'min = "a"', "= 1"])
+    @pytest.mark.parametrize(
+        "line", ["paths = 5", 'fail-on = "always"', 'min = "a"', "= 1", 'ignore-index = "x"', 'ignore-index = ["5"]']
+    )
     def test_wrong_values_are_said(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str) -> None:
         (tmp_path / "pyproject.toml").write_text(f"[tool.preassert]\n{line}\n")
         code, _, err = run(capsys, *([] if line.startswith("paths") else ["a.csv"]))

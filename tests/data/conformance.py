@@ -87,6 +87,12 @@ class Conformance:
         assert self.errors(report) == []
         assert any("no rows" in finding.message for finding in report.findings)
 
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        path = tmp_path / f"pipe{self.suffix}"
+        os.mkfifo(path)
+        assert "not a regular file" in self.one(self.check(path)).message
+
     def test_one_row(self, tmp_path: Path) -> None:
         assert self.errors(self.check(self.file(tmp_path, [7]))) == []
         assert self.one(self.check(self.file(tmp_path, [11]))).where.rows == (1,)

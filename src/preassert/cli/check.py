@@ -180,7 +180,7 @@ def _rules(arguments: argparse.Namespace) -> list[Rule]:
 
 
 def _is_count(text: str) -> bool:
-    if text.lstrip("-").isdigit() and not os.path.exists(text):
+    if text.lstrip("-").isdecimal():  # a file of that name is ./N
         if int(text) < 1:
             raise UsageError(f"--classes {text}: at least one class is needed")
         return True
@@ -208,7 +208,9 @@ def _fill_from_project(arguments: argparse.Namespace) -> None:
         arguments.min, arguments.max = _whole(stated, "min"), _whole(stated, "max")
     if arguments.ignore_index is None and "ignore-index" in stated:
         value = stated["ignore-index"]
-        arguments.ignore_index = [value] if isinstance(value, int) else list(value)
+        arguments.ignore_index = value if isinstance(value, list) else [value]
+        if not all(type(entry) is int for entry in arguments.ignore_index):
+            raise UsageError(f"pyproject.toml: ignore-index = {value!r}: a whole number or a list of them is expected")
     for name, key in (("fail_on", "fail-on"), ("dtype", "dtype"), ("kind", "as")):
         if getattr(arguments, name) is None and key in stated:
             setattr(arguments, name, str(stated[key]))
@@ -231,7 +233,8 @@ def _project_options() -> dict[str, Any]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(str(path), str(error)) from error
-    options = document.get("tool", {}).get("preassert", {})
+    tools = document.get("tool")
+    options = tools.get("preassert") if isinstance(tools, dict) else None
     return options if isinstance(options, dict) else {}
 
 

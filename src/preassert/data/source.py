@@ -112,8 +112,13 @@ class Source:
         return None if size is None else int(size)
 
     def open_raw(self) -> BinaryIO:
-        """The stored bytes, seekable."""
+        """The stored bytes, seekable.
+
+        Raises:
+            ValueError: a pipe or a device, of which reading could wait for ever.
+        """
         if self.filesystem is None:
+            refuse_pipe(self.path)
             return open(self.path, "rb")
         return cast(BinaryIO, self.filesystem.open_input_file(_key(self.path)))
 
@@ -180,6 +185,12 @@ def refuse_bomb(path: str, unpacked_bytes: int, packed_bytes: int) -> None:
     if unpacked_bytes > BOMB_BYTES and unpacked_bytes > BOMB_RATIO * max(packed_bytes, 1):
         ratio = unpacked_bytes // max(packed_bytes, 1)
         raise InputError(path, f"unpacks to {unpacked_bytes:,} bytes or more, {ratio:,} times its size: a decompression bomb")
+
+
+def refuse_pipe(path: str) -> None:
+    """Raise ValueError for a pipe or a device: reading it could wait for ever."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError("not a regular file")
 
 
 def is_remote(path: str) -> bool:
@@ -293,6 +304,7 @@ def read_small(path: str, limit_bytes: int = 64 << 20) -> bytes:
         InputError: it cannot be read, or is larger than ``limit_bytes``.
     """
     with reading(path):
+        refuse_pipe(path)
         size = os.stat(path).st_size
         if size > limit_bytes:
             raise InputError(path, f"{size:,} bytes: too large for a file of this kind")

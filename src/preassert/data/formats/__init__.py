@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from preassert.data.formats.base import Reader
-from preassert.data.source import Source
+from preassert.data.source import Source, refuse_pipe
 
 TABLES: dict[str, str] = {
     ".arrow": "arrow",
@@ -53,6 +53,8 @@ def open_reader(source: Source) -> Reader:
     Raises:
         ValueError: no format is known for it.
     """
+    if source.filesystem is None:
+        refuse_pipe(source.path)
     module = module_of(source)
     if module is None:
         raise ValueError(f"unknown format (known suffixes: {' '.join(TABLES)})")
