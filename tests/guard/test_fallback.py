@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import preassert
 from preassert import guard as room
-from preassert.guard import intercepted, interception
+from preassert.guard import intercepted, interception, selftest
 from preassert.guard.state import STATE
 
 pytestmark = pytest.mark.usefixtures("old_torch")
@@ -149,3 +149,8 @@ def test_a_budget_works_with_modes_too() -> None:
     with preassert.guard(budget=0.5):
         F.embedding(torch.tensor([1]), torch.zeros(3, 2))
         assert room.stats()["budget"]["checked"] == 1
+
+
+def test_the_self_test_does_not_speak_for_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "can_replace_kernels", lambda: False)
+    assert selftest.compiled_unavailable() == "where the guard is a mode, compiled code is not guarded"

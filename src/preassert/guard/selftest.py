@@ -17,6 +17,7 @@ from torch import Tensor
 
 from preassert.errors import Violation
 from preassert.guard import flush, guard
+from preassert.guard.intercept import can_replace_kernels
 from preassert.guard.ledger import silence
 
 NAN = float("nan")
@@ -222,6 +223,8 @@ def _outcome(plant: Plant, mode: Mode, value: Any, call: Callable[[], Any]) -> O
 
 def compiled_unavailable() -> str | None:
     """Why the compiled mode cannot be tested here, or None."""
+    if not can_replace_kernels():
+        return "where the guard is a mode, compiled code is not guarded"
     if not hasattr(torch, "_TorchCompileInductorWrapper"):
         return "this torch has no inductor backend to hook"
     if not any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")):
