@@ -163,6 +163,46 @@ def test_a_program_that_prints_a_violation_by_the_hook_goes_on(source: str, tmp_
     assert not report.exists()  # it did not end the program
 
 
+ENDS = {
+    "the end of the script": "print('end')",
+    "sys.exit": "print('end'); sys.exit(3)",
+    "another error": "print('end'); raise KeyError('later')",
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+def test_what_is_pending_at_the_end_ends_with_65(end: str, tmp_path: Path) -> None:
+    """Deferred: no boundary comes after the last lookup, and the report must not be all that is left of it."""
+    report = tmp_path / "violation.json"
+    source = f"""
+        import atexit
+        atexit.register(print, "handlers ran")
+        torch.zeros(3, device="cuda").gather(0, torch.tensor([3], device="cuda"))
+        {end}
+    """
+    done = start(tmp_path, source, "--simgpu", "--mode", "deferred", "--json", str(report))
+    assert (done.returncode, done.stdout) == (65, "end\nhandlers ran\n")
+    assert done.stderr.count("preassert.Violation: gather-index-out-of-range") == 1
+    assert ("KeyError: 'later'" in done.stderr) == ("KeyError" in end)
+    assert "preassert" + os.sep not in done.stderr
+    violation = json.loads(report.read_text(encoding="utf-8"))
+    assert (violation["mode"], violation["site"]["line"]) == ("deferred", 6)
+
+
+def test_what_is_pending_at_the_end_of_a_child_ends_it_with_65(tmp_path: Path) -> None:
+    source = """
+        import torch.multiprocessing as mp
+        def work(rank):
+            torch.zeros(3, device="cuda").gather(0, torch.tensor([rank + 2], device="cuda"))
+        if __name__ == "__main__":
+            mp.spawn(work, nprocs=2)
+    """
+    done = start(tmp_path, source, "--simgpu", "--mode", "deferred")
+    assert done.returncode == 65
+    assert done.stderr.count("preassert.Violation: gather-index-out-of-range") == 1
+    assert "terminated with exit code 65" in done.stderr
+
+
 CHILDREN = {
     "subprocess": """
         import subprocess

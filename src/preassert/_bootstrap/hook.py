@@ -22,6 +22,7 @@ _PRINTED = "preassert.Violation: "
 # An error of these types raised in a file of preassert is a fault of preassert: its frames are wanted.
 _FAULTS_OF_OURS = (AttributeError, NameError, KeyError, AssertionError)
 
+_unsettled = False  # did a violation reach no boundary before the end?
 _survived: BaseException | None = None  # the last violation that was printed and needs nothing more
 
 
@@ -99,6 +100,7 @@ def _torch_is_here() -> None:
         _report_what_spawn_catches()
         if chosen.get("guard", True) is not None:  # `preassert demo` shows what happens without
             importlib.import_module("preassert.guard").install(**chosen.get("guard", {}))
+            _take_over_the_end()
     except Exception as error:
         # The script is the user's work: it goes on, but nobody shall believe that it is guarded.
         print(f"preassert: this process is not guarded: {type(error).__name__}: {error}", file=sys.stderr)
@@ -216,19 +218,51 @@ def _report_what_spawn_catches() -> None:
     spawn._wrap = wrap  # type: ignore[union-attr]
 
 
-def _at_exit() -> None:
-    guard = sys.modules.get("preassert.guard")
+def _take_over_the_end() -> None:
+    """What is still pending at the end of the process sets the exit code, so it is settled here and not by the ledger."""
+    import multiprocessing.util
+
+    from preassert.guard import ledger
+
+    atexit.unregister(ledger.finish)  # it would only print
+    atexit.register(_settle)  # before the handlers that were here first: some take the kernels of a device away
+    # Processes of multiprocessing end without exit handlers. Each clears its finalizers when it begins, then calls this.
+    multiprocessing.util.register_after_fork(ledger, _finalize_child)
+    if multiprocessing.parent_process() is not None:
+        _finalize_child(ledger)
+
+
+def _finalize_child(_: Any) -> None:
+    import multiprocessing.util
+
+    def end() -> None:
+        _settle()
+        if _unsettled and not _interactive():
+            raise SystemExit(EXIT_DATAERR)
+
+    multiprocessing.util.Finalize(None, end, exitpriority=1000)
+
+
+def _settle() -> None:
+    """Print and report a violation that was recorded and never reached a boundary, and what the guard has counted."""
+    global _unsettled
+    from preassert.guard import flush, ledger
+
     try:
-        if guard is not None:
-            guard.flush()
+        flush()
     except Exception as error:
-        # A violation that was recorded and never reached a boundary. Anything else comes from a device that is already lost.
-        if is_violation(error):
+        if is_violation(error):  # anything else comes from a device that is already lost
+            _unsettled = True
             with suppress(SystemExit):
-                sys.excepthook(type(error), error, error.__traceback__)
+                sys.excepthook(type(error), error.with_traceback(None), None)  # the frames are all ours
             if not _interactive():
                 _report(error)
-                _end_now()
+    ledger.finish()
+
+
+def _at_exit() -> None:
+    if _unsettled and not _interactive():
+        _end_now()
     # The script put its own excepthook over ours: the report is printed, the exit code is still to be set.
     last = getattr(sys, "last_value", None)
     if last is not None and last is not _survived and not _interactive():
@@ -256,6 +290,8 @@ def is_violation(error: BaseException) -> bool:
         return True
     if type(error).__name__ == "ChildFailedError":  # torch.distributed.elastic
         return any(getattr(failure, "exitcode", None) == EXIT_DATAERR for failure in getattr(error, "failures", {}).values())
+    if type(error).__name__ == "ProcessExitedException":  # torch.multiprocessing.spawn
+        return getattr(error, "exit_code", None) == EXIT_DATAERR
     if type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
         return False
     try:
