@@ -220,7 +220,20 @@ class TestYolo:
 
     def test_names_alone(self, tmp_path: Path) -> None:
         assert errors(check(Yolo(tmp_path, "names:\n  0: cat\n  1: dog\n").yaml)) == []
+        assert errors(check(Yolo(tmp_path, "names: {'0': cat, '1': dog}\n").yaml)) == []
         assert one(check(Yolo(tmp_path, "names: [cat]\n").yaml)).where.file.endswith("b.txt")
+
+    def test_a_label_file_of_two_splits_is_checked_once(self, tmp_path: Path) -> None:
+        data = Yolo(tmp_path, "train: images/train\nval: images/train\nnames: [cat, dog]\n", paths=False)
+        data.add("train", "c", "5 .5 .5 .1 .1\n")
+        report = check(data.yaml)
+        assert one(report).count == 1
+        assert report.scanned["columns"]["class"]["histogram"] == [[0, 1], [5, 1]]
+
+    def test_a_test_split_without_labels(self, tmp_path: Path) -> None:
+        data = Yolo(tmp_path, "train: images/train\nval: images/train\ntest: images/test\nnames: [cat, dog]\n", paths=False)
+        data.add("test", "c", None)
+        assert [finding for finding in check(data.yaml).findings if finding.severity != "info"] == []
 
     def test_classes_given_by_the_caller(self, tmp_path: Path) -> None:
         assert one(check(Yolo(tmp_path).yaml, classes=1)).values == (1,)

@@ -609,6 +609,15 @@ class TestArrowFile(Conformance):
     def writer(self, path: Path, schema: pa.Schema) -> Any:
         return pa.ipc.new_file(str(path), schema)
 
+    def test_dictionary_of_string_views(self, tmp_path: Path) -> None:
+        """What polars writes for a categorical."""
+        names = pa.array(["cat", "cow"]).cast(pa.string_view())
+        batch = pa.record_batch({"label": pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), names)})
+        with self.writer(tmp_path / "a.arrow", batch.schema) as writer:
+            writer.write_batch(batch)
+        finding = self.one(self.check(tmp_path / "a.arrow", names=("cat",), lowest=None, highest=None))
+        assert (set(finding.values), finding.where.rows) == ({None, "cow"}, (2, 3))
+
     @pytest.mark.parametrize(
         "values",
         [

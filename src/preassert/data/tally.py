@@ -172,6 +172,8 @@ class Tally:
         if isinstance(values, pa.ExtensionArray):
             self._feed_arrow(values.storage, first_row, text, rows_of)
         elif pa.types.is_dictionary(kind):
+            if _is_kind(pa.types, kind.value_type, "string_view"):  # which pyarrow cannot look up in
+                values = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.large_string()))
             self._feed_arrow(values.dictionary_decode(), first_row, text, rows_of)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             self._feed_arrow_lists(values, first_row, text, rows_of)

@@ -88,10 +88,14 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         splits = list(_splits(report, description, document))
         report.scanned["class_names"] = {description: _class_names(document.get("names"))}
     histogram: dict[int | str, int] = {}
+    checked: set[str] = set()
     for split in splits:
         report.scanned["pictures"] += split.pictures
         report.scanned["background"] += split.background
         for file in split.labels:
+            if file in checked:  # val may be train (coco128)
+                continue
+            checked.add(file)
             report.scanned["files"] += 1
             _check_labels(report, file, rule, keypoints, histogram)
             if options.progress:
@@ -100,7 +104,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
             first = split.without_picture[0]
             message = f"{len(split.without_picture):,} label files without a picture; the loader never sees them"
             report.findings.append(note(first, message, severity="warning"))
-        if split.pictures and split.background == split.pictures:
+        if split.pictures and split.background == split.pictures and split.name != "test":
             message = f"{split.name}: no picture has a label file; are the labels where YOLO looks (/images/ -> /labels/)?"
             report.findings.append(note(description or path, message, severity="warning"))
     counts, remark = class_counts(rule, histogram)
@@ -140,8 +144,8 @@ def _classes(report: Report, path: str, document: dict[Any, Any], given: Rule) -
             _contradiction(path, f"nc is {nc}, but names has {count} entries", [count], f"{nc} names", "make nc and names agree")
         )
     if isinstance(names, dict):
-        ids = set(range(nc if nc is not None and nc != count else len(names)))
-        wrong = [key for key in names if key not in ids] if nc is None or nc == count else []
+        ids = set(map(str, range(len(names))))  # "0" is 0 to ultralytics too
+        wrong = [key for key in names if str(key) not in ids] if nc is None or nc == count else []
         if wrong:
             message = (
                 f"names has the ids {', '.join(map(str, wrong[:5]))}, outside 0..{len(names) - 1}: ids start at 0, without gaps"
