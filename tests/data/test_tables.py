@@ -904,6 +904,16 @@ def test_what_a_folder_walk_leaves_out(tmp_path: Path) -> None:
     assert report.scanned["files_passed_over"] == 2
 
 
+def test_a_file_that_is_named_twice_is_checked_once(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("label\n12\n")
+    report = check_paths(
+        [str(tmp_path / "a.csv"), f"{tmp_path}/*.csv", f"{tmp_path}/../{tmp_path.name}/b.csv"], [Rule("label", 0, 9)]
+    )
+    assert [Path(finding.where.file).name for finding in report.findings if finding.hazard] == ["a.csv", "b.csv"]
+    assert report.scanned["rows"] == 2
+
+
 def test_two_rules_on_one_column(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"ids": [1, 2]}\n{"ids": [1, 2, 99]}\n')

@@ -14,7 +14,7 @@ from preassert.data.fixes import Counted, fix_of
 from preassert.data.formats import hf
 from preassert.data.formats.base import Proven, Reader
 from preassert.data.rules import TARGET, Report, Rule, hazard_of_column, tidy
-from preassert.data.source import Source, expand, is_remote, reading, source, walk
+from preassert.data.source import Source, expand_all, is_remote, reading, source, walk
 from preassert.data.tally import Tally
 from preassert.data.wording import LinesOf, bad_input, compare_class_names, findings_of, note, summarise, unreadable
 from preassert.errors import InputError, UsageError
@@ -97,13 +97,11 @@ def check_paths(paths: Sequence[str], rules: Sequence[Rule], options: Options | 
         MissingExtra: a library that the format needs is not installed.
     """
     scan = Scan(rules, options or Options())
-    for path in paths:
-        scan.asked = path
-        for target in expand(path):
-            if not is_remote(target) and os.path.isdir(target):
-                scan.folder(target)
-            else:
-                scan.file(target)
+    for scan.asked, target in expand_all(paths):
+        if not is_remote(target) and os.path.isdir(target):
+            scan.folder(target)
+        else:
+            scan.file(target)
     return scan.finish()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -219,6 +219,21 @@ def expand(path: str) -> list[str]:
             return found
         raise UsageError(f"no file matches {path!r}")
     raise UsageError(f"no such file or folder: {path!r}")
+
+
+def expand_all(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(argument, file or folder that it names) for each argument; what several of them name comes once.
+
+    Raises:
+        UsageError: as :func:`expand`.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        for target in expand(path):
+            key = target if is_remote(target) else os.path.abspath(target)
+            if key not in seen:
+                seen.add(key)
+                yield path, target
 
 
 def _expand_remote(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from preassert.data.formats import hf
 from preassert.data.layouts import LAYOUTS, check_of, coco, imagefolder, pictures, voc, yolo
 from preassert.data.rules import Report, Rule, tidy
 from preassert.data.scan import Options, Scan
-from preassert.data.source import Source, expand, is_remote, walk
+from preassert.data.source import Source, expand_all, is_remote, walk
 from preassert.data.wording import compare_class_names, unreadable
 from preassert.errors import InputError, UsageError
 
@@ -42,18 +42,16 @@ def check_targets(paths: Sequence[str], rules: Sequence[Rule], options: Options,
         raise UsageError(f"--as {kind}: one of {', '.join(['table', *LAYOUTS])} is expected")
     scan = Scan(rules, options)
     tables = False
-    for path in paths:
-        scan.asked = path
-        for target in expand(path):
-            for layout, place in _parts(target, rules, kind):
-                if layout is None:
-                    tables = True
-                    scan.folder(place) if _is_folder(place) else scan.file(place)
-                    continue
-                try:
-                    scan.report.extend(check_of(layout)(place, rules[0], options))
-                except InputError as error:
-                    scan.report.findings.append(unreadable(error.file, error.reason))
+    for scan.asked, target in expand_all(paths):
+        for layout, place in _parts(target, rules, kind):
+            if layout is None:
+                tables = True
+                scan.folder(place) if _is_folder(place) else scan.file(place)
+                continue
+            try:
+                scan.report.extend(check_of(layout)(place, rules[0], options))
+            except InputError as error:
+                scan.report.findings.append(unreadable(error.file, error.reason))
     report = scan.finish()
     report.findings.extend(compare_class_names(report.scanned.pop("class_names", {})))
     folders = list(report.scanned.pop("class_folders", {}).items())
