@@ -225,29 +225,6 @@ def test_an_interpreter_without_preassert_is_told_apart(tmp_path: Path) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
-PENDING = {
-    "no boundary was reached": ("Violation('target-out-of-range', operator='o', call='c', argument='a', valid='v')", 65),
-    "a device that is lost": ("RuntimeError('CUDA error: device-side assert triggered')", 0),
-}
-
-
-@pytest.mark.parametrize(("error", "code"), PENDING.values(), ids=PENDING.keys())
-def test_what_is_pending_at_the_end(error: str, code: int, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
-        "import sys, types\n"
-        "from preassert.errors import Violation\n"
-        "def flush():\n"
-        f"    raise {error}\n"
-        "sys.modules['preassert.guard'] = types.SimpleNamespace(flush=flush)\n"
-        "print('done')\n",
-        encoding="utf-8",
-    )
-    done = start([*GUARDED, "script.py"], tmp_path)
-    assert (done.returncode, done.stdout) == (code, "done\n")
-    assert ("preassert.Violation: target-out-of-range" in done.stderr) == (code == 65)
-    assert code == 65 or not done.stderr
-
-
 USAGE: dict[str, tuple[list[str], str]] = {
     "unknown option": (["--mod", "auto", "x.py"], "unknown option --mod; did you mean --mode?"),
     "option of the script": (["--epochs", "3"], "options of the script go after it"),

@@ -203,6 +203,20 @@ def test_what_is_pending_at_the_end_of_a_child_ends_it_with_65(tmp_path: Path) -
     assert "terminated with exit code 65" in done.stderr
 
 
+def test_a_lost_device_at_the_end_says_nothing_new(tmp_path: Path) -> None:
+    done = start(
+        tmp_path,
+        """
+        import preassert.guard
+        def flush():
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        preassert.guard.flush = flush
+        print("done")
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 CHILDREN = {
     "subprocess": """
         import subprocess
