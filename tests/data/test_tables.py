@@ -25,6 +25,7 @@ from conformance import Conformance
 
 from preassert.data import source as source_module
 from preassert.data import tally as tally_module
+from preassert.data.formats import quotes
 from preassert.data.rules import hazard_of_column
 from preassert.data.scan import Options, Rule, check_paths
 from preassert.errors import UsageError
@@ -279,6 +280,36 @@ class TestTsv(TestCsv):
 
     def write(self, path: Path, labels: Sequence[Any]) -> None:
         path.write_bytes(_csv(labels, "\t"))
+
+    @pytest.mark.parametrize("end", ["\n", "\r\n"])
+    @pytest.mark.parametrize("block_bytes", [8, 1 << 20])
+    def test_quotes_that_are_characters(
+        self, tmp_path: Path, end: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in GLUE and Common Voice: read with csv.QUOTE_NONE."""
+        monkeypatch.setattr(quotes, "_BLOCK_BYTES", block_bytes)
+        path = tmp_path / "a.tsv"
+        rows = ['"tis late\t1', "plain\t12", "", 'so" she said\t2', '"all"\t"13"', 'x\t"1']
+        path.write_bytes(end.join(["text\tlabel", *rows]).encode())
+        report = self.check(path)
+        finding = self.one(report)
+        assert finding.values == (12, 13, '"1')
+        assert finding.where.rows == (2, 4, 5)
+        assert finding.where.lines == (3, 6, 7)
+        assert report.scanned["columns"]["label"]["rows"] == 5
+
+    @pytest.mark.parametrize("text", ["two\nlines", "a\ttab", 'a\n"",\tb'])
+    def test_quotes_that_enclose_fields(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "a.tsv"
+        path.write_text(f'text\tlabel\n"{text}"\t1\nx\t12\n')
+        finding = self.one(self.check(path))
+        assert (finding.values, finding.where.rows) == ((12,), (2,))
+
+    def test_transcripts_with_quotes(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.tsv"
+        path.write_text('path\tlabel\n1\t"no", he said\n2\t"yes"\n')
+        finding = self.one(self.check(path, alphabet=frozenset("noyeshaid ,"), lowest=None, highest=None))
+        assert (finding.values, finding.count, finding.where.rows) == (('"',), 2, (1,))
 
 
 class TestCsvGz(Conformance):

@@ -68,6 +68,20 @@ CSV = {
 }
 
 
+TSV = {
+    "a quote is not closed": (b'text\tlabel\n"tis late\tcat\nx\tdog\n', b'text\tlabel\n"tis late\t0\nx\t1\n'),
+    "two lines have one": (b'text\tlabel\n"a\tcat\nb" c\tdog\nd\tcat\n', b'text\tlabel\n"a\t0\nb" c\t1\nd\t0\n'),
+    "in the label": (b'text\tlabel\r\nx\t"cat\r\n\r\ny\t"dog"\r\n', b'text\tlabel\r\nx\t0\r\n\r\ny\t"1"\r\n'),
+    "a field with a line break": (b'text\tlabel\n"a\nb"\tcat\nx\tdog\n', b'text\tlabel\n"a\nb"\t0\nx\t1\n'),
+    "a field with a tab": (b'text\tlabel\n"a\tb"\tcat\nx\t"dog"\n', b'text\tlabel\n"a\tb"\t0\nx\t"1"\n'),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), TSV.values(), ids=TSV.keys())
+def test_quotes_in_tab_separated_files(data: bytes, expected: bytes, tmp_path: Path) -> None:
+    assert there_and_back(tmp_path, "data.tsv", data, "--column", "label") == expected
+
+
 @pytest.mark.parametrize(("data", "expected"), CSV.values(), ids=CSV.keys())
 def test_csv(data: bytes, expected: bytes, tmp_path: Path) -> None:
     assert there_and_back(tmp_path, "data.csv", data, "--column", "label") == expected

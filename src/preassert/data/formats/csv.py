@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from preassert.data.formats import quotes
 from preassert.data.formats.base import Chunk, Covered, Reader
 from preassert.data.formats.comments import SIGN, is_comment, is_header
 from preassert.data.source import Source
@@ -28,7 +29,8 @@ _FIELD_LIMIT = 1 << 28  # characters; the standard library's own limit is 128 Ki
 class CsvReader(Reader):
     """One CSV or TSV file. Empty lines and comments (:mod:`preassert.data.formats.comments`) are no rows.
 
-    A byte order mark is skipped; quoted fields may hold line breaks.
+    A byte order mark is skipped; quoted fields may hold line breaks. In tab-separated files quotes may be characters like any
+    other (:mod:`preassert.data.formats.quotes`).
     """
 
     text = True
@@ -39,7 +41,10 @@ class CsvReader(Reader):
         self._delimiters = ("\t",) if source.suffix in (".tsv", ".tab") else DELIMITERS
         self._head = self._count_head_lines()
         self._trailing_comment = False
+        self._quoting = True
         self.delimiter = "\t" if source.suffix in (".tsv", ".tab") else self._sniff_delimiter()
+        if self.encoding == "utf8" and not self._head and source.comment is None:
+            self._quoting = not quotes.are_characters(source, self.delimiter, len(self._first_record))
 
     def columns(self) -> tuple[str, ...]:
         if self.source.header:
@@ -78,7 +83,10 @@ class CsvReader(Reader):
                 block_size=_BLOCK_BYTES, autogenerate_column_names=True, encoding=self.encoding, skip_rows=self._head
             )
             parse = arrow_csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=self._skip_comment
+                delimiter=self.delimiter,
+                quote_char='"' if self._quoting else False,
+                newlines_in_values=self._quoting,
+                invalid_row_handler=self._skip_comment,
             )
             convert = arrow_csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
             with _quiet_where_undecodable():
@@ -93,7 +101,15 @@ class CsvReader(Reader):
                 if len(self._first_record) == 1:
                     _refuse_comments(taken.column(0))
                 if len(taken):
-                    yield {column: taken.column(wanted.index(name)) for column, name in fields.items()}
+                    yield {column: self._without_quotes(taken.column(wanted.index(name))) for column, name in fields.items()}
+
+    def _without_quotes(self, values: Any) -> Any:
+        """What pyarrow has not done where quotes are characters."""
+        pa = need("pyarrow", extra="data", purpose="read CSV files")
+        pc = need("pyarrow.compute", extra="data", purpose="read CSV files")
+        if self._quoting or not pc.any(pc.starts_with(values, '"')).as_py():
+            return values
+        return pa.array([quotes.unwrapped(value) for value in values.to_pylist()], pa.string())
 
     def _skip_comment(self, row: Any) -> str:
         """pyarrow's answer for a row with another number of fields than the header, as every comment has (in several columns)."""
@@ -195,7 +211,8 @@ class CsvReader(Reader):
 
         try:
             with self._open_text() as text:
-                for record in csv.reader(lines(text), delimiter=self.delimiter):
+                read = csv.reader if self._quoting else quotes.read_lines
+                for record in read(lines(text), delimiter=self.delimiter):
                     between = True
                     if record:
                         width = width or len(record)

@@ -1,7 +1,8 @@
 """CSV and TSV: the bytes of one field in each record are replaced, and every other byte is copied.
 
-A field is quoted if it *begins* with a quote, as in RFC 4180; a quote inside an unquoted field is a character. Empty lines
-and comment lines are no rows and are copied.
+A field is quoted if it *begins* with a quote, as in RFC 4180; a quote inside an unquoted field is a character, and so are all
+quotes of some tab-separated files (:mod:`preassert.data.formats.quotes`). Empty lines and comment lines are no rows and are
+copied.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from preassert.data.formats import comments
+from preassert.data.formats import comments, quotes
 from preassert.data.formats.csv import DELIMITERS
+from preassert.data.source import Source
 from preassert.errors import InputError, UsageError
 from preassert.labels.values import shown_list
 from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
@@ -42,8 +44,10 @@ class Part:
         return f"row {self.first_row + position + 1:,} (line {line:,})"
 
 
-def _field(delimiter: bytes) -> bytes:
+def _field(delimiter: bytes, quoting: bool) -> bytes:
     d = re.escape(delimiter)
+    if not quoting:
+        return b"[^" + d + rb"\r\n]*"
     # (?!") makes the closing quote unambiguous: without it an unfinished record costs exponential time.
     return rb'(?:"[^"]*(?:""[^"]*)*"(?!")[^' + d + rb'\r\n]*|[^"' + d + rb"\r\n][^" + d + rb"\r\n]*|)"
 
@@ -72,8 +76,10 @@ class Layout:
                 what = "no column" if column not in names else "more than one column"
                 raise UsageError(f"{path}: {what} {column!r}; columns are {shown_list(names, 20)}")
             self.position = names.index(column)
+        plain = wide_encoding(path, options.encoding)[0] is None and options.comment is None
+        self.quoting = not (plain and quotes.are_characters(Source(str(path)), self.delimiter, self.width))
         d = self.delimiter.encode()
-        field = _field(d)
+        field = _field(d, self.quoting)
         before = rb"(?:" + field + re.escape(d) + rb"){%d}" % self.position
         self.record = re.compile(before + rb"(" + field + rb")(?:" + re.escape(d) + field + rb")*(?:\r\n|\n|\r)")
         self.fields = re.compile(rb"(" + field + rb")(?:" + re.escape(d) + rb"|$)")
@@ -291,13 +297,20 @@ def unquote(raw: bytes) -> bytes:
     return raw[1:end].replace(b'""', b'"') + raw[end + 1 :]
 
 
+def _text(raw: bytes, layout: Layout) -> str:
+    """What a field holds."""
+    if layout.quoting:
+        return decode(unquote(raw), layout.options, layout.path)
+    return quotes.unwrapped(decode(raw, layout.options, layout.path))
+
+
 def survey(path: Path, options: Options, tally: Tally) -> None:
     comments = 0
     for layout, part in parts(path, options):
         comments = layout.comments
         counts: Counter[str] = Counter()
         for raw, count in Counter(part.raws).items():
-            counts[decode(unquote(raw), options, path)] += count
+            counts[_text(raw, layout)] += count
         tally.add_text(counts)
     if comments:
         tally.note(f"{path}: {comments:,} comment {'line is' if comments == 1 else 'lines are'} copied")
@@ -324,16 +337,17 @@ def rewrite(path: Path, target: Path, options: Options, recoder: Recoder) -> Non
 
 def _replace(raw: bytes, layout: Layout, recoder: Recoder) -> tuple[object, object]:
     """(what the field stands for, the bytes of the new field or DROP or UNSEEN)."""
-    text = decode(unquote(raw), layout.options, layout.path)
+    text = _text(raw, layout)
     meaning = recoder.meaning(text)
     new = recoder.value(meaning)
     if new is DROP or new is UNSEEN:
         return meaning, new
     written = recoder.write_text(new)
-    quoted = raw.startswith(b'"')
+    quoted = raw.startswith(b'"') and (layout.quoting or text != decode(raw, layout.options, layout.path))
     if not quoted and type(meaning) is not str:  # white space around a number is not part of it
         written = text[: len(text) - len(text.lstrip())] + written + text[len(text.rstrip()) :] if text.strip() else written
-    if quoted or written.startswith('"') or any(mark in written for mark in (layout.delimiter, "\r", "\n")):
+    needed = layout.quoting and (written.startswith('"') or any(mark in written for mark in (layout.delimiter, "\r", "\n")))
+    if quoted or needed:
         written = '"' + written.replace('"', '""') + '"'
     return meaning, encode(written, layout.options, layout.path)
 
