@@ -252,6 +252,8 @@ def test_unknown_labels_name_rows_and_nothing_is_written(tmp_path: Path, capsys:
         (np.array(["b", "a"]), "<i8"),
         (np.array([2.0, 1.0]), "<i8"),
         (np.array([True, False]), "<i8"),
+        (np.array([2**64 - 1, 5], np.uint64), "<i8"),
+        (np.array([3.0, 5.0], np.float16), "<i8"),
         (np.zeros((0,), int) + 1, None),
     ],
     ids=str,

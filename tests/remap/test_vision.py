@@ -291,3 +291,15 @@ def test_masks_are_told_from_other_pictures(tmp_path: Path) -> None:
     assert [Image.open(tmp_path / "out" / name).getextrema() for name in list(pictures)[:2]] == [(0, 0), (1, 1)]
     colour = "train/images/a.png"
     assert (tmp_path / "out" / colour).read_bytes() == (tmp_path / "in" / colour).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_labels_beside_pictures(suffix: str, tmp_path: Path) -> None:
+    """As darknet has them; the pictures are no masks."""
+    folder = tmp_path / "obj"
+    folder.mkdir()
+    Image.new("RGB", (2, 2)).save(folder / f"1{suffix}")
+    (folder / "1.txt").write_text("5 .5 .5 .1 .1\n9 .5 .5 .1 .1\n")
+    assert remap(folder, "-o", tmp_path / "out") == 0
+    assert (tmp_path / "out" / "1.txt").read_text() == "0 .5 .5 .1 .1\n1 .5 .5 .1 .1\n"
+    assert (tmp_path / "out" / f"1{suffix}").read_bytes() == (folder / f"1{suffix}").read_bytes()

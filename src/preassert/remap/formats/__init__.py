@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+from preassert.data.layouts.yolo import looks_like_labels
 from preassert.data.source import COMPRESSIONS
 from preassert.errors import InputError
 from preassert.labels import LabelMap
@@ -93,7 +94,8 @@ def _folder_format(path: Path) -> str:
         return "hf"
     described = next(path.glob("*.yaml"), None) or next(path.glob("*.yml"), None)
     texts = next(path.rglob("*.txt"), None)
-    if texts and (described or path.name == "labels" or next(path.rglob("labels/**/*.txt"), None)):
+    in_labels = path.name == "labels" or next(path.rglob("labels/**/*.txt"), None)
+    if texts and (described or in_labels or looks_like_labels(str(path))):
         return "yolo"
     if next(path.rglob("*.png"), None):
         return "masks"

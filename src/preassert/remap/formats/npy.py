@@ -106,4 +106,6 @@ def _as_dtype(values: Any, kind: Any, path: Path) -> Any:
         return np.array(["" if value is None else str(value) for value in values.tolist()], kind)
     if kind.kind == "f":
         return np.array([np.nan if value is None else value for value in values.tolist()], kind)
+    if kind.kind == "u" and None not in values:  # labels beyond int64 are Python's own
+        return np.array(values.tolist(), kind)
     raise InputError(str(path), f"labels that are missing have no place in an array of {kind}")
