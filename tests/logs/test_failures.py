@@ -220,3 +220,17 @@ def test_the_frame_tells_which_operator_the_host_refused(source: str) -> None:
     report = explain_text(text)
     assert report.cause is not None
     assert (report.verdict, report.cause.operator) == ONE_OF_SEVERAL[source]
+
+
+def test_on_rocm_a_launch_failure_may_be_an_assertion() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/home/user/train.py", line 9, in step\n    loss = F.cross_entropy(logits, y)\n'
+        "torch.AcceleratorError: HIP error: unspecified launch failure\n"
+        "Search for `hipErrorLaunchFailure' in https://rocm.docs.amd.com/projects/HIP/en/latest/index.html for more information.\n"
+    )
+    report = explain_text(text)
+    assert (report.verdict, report.restart_required, len(report.diagnoses)) == ("illegal-memory-access", True, 1)
+    assert report.extra["confidence"] == "undetermined"
+    assert [clue["hazard"] for clue in report.extra["likely"]] == ["device-assert-unlocated", "target-out-of-range"]
+    on_cuda = explain_text(text.replace("HIP", "CUDA").replace("hipError", "cudaError"))
+    assert (on_cuda.extra["confidence"], on_cuda.extra["likely"], len(on_cuda.diagnoses)) == ("determined", [], 1)

@@ -43,6 +43,8 @@ _RANK_IN_NAME = lazy(
 )
 _TIMESTAMP = lazy(r"(\d{4}-\d\d-\d\d)[T :](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 
+_ROCM_LAUNCH_FAILURE = lazy(r"HIP error: unspecified launch failure|hipErrorLaunchFailure")
+
 # Operators that only call another one of the list: the assertion is of the one they call
 _FORWARD = lazy(r"backward|[Gg]radInput")
 
@@ -599,6 +601,12 @@ def _answer_failure(logs: Sequence[Log], event: Event) -> Report:
         likely = [
             *advice.clues(stack, _around(event)),
             advice.Clue("out-of-memory", "the handle or the workspace may not have fitted into memory"),
+        ]
+    elif _ROCM_LAUNCH_FAILURE.search(failure.text):
+        confidence = "undetermined"
+        likely = [
+            advice.Clue(UNLOCATED, "ROCm reports a failed device assertion in these words too, often without its text"),
+            *advice.clues(stack, _around(event)),
         ]
     restart: bool | None
     if failure.kind == "host":
