@@ -254,12 +254,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def fresh_guard() -> Iterator[None]:
     """The guard's state before and after is that of a process that has never used it."""
+    import preassert
     from preassert.guard import devicelog, verdict
     from preassert.guard.ledger import LEDGER
     from preassert.guard.state import STATE
 
     def forget() -> None:
         assert STATE.stack == [], "a test left a guard open"
+        preassert.uninstall()  # what rests between the calls of decorated functions
         verdict.PRETEND_DEVICE = False
         LEDGER.reset()
         devicelog.reset()

@@ -14,9 +14,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import preassert
-from preassert.guard import interception
+from preassert.guard import intercept, interception
 from preassert.guard.state import STATE
 
 pytestmark = pytest.mark.usefixtures("fresh_guard")
@@ -274,6 +275,51 @@ def test_a_decorated_function() -> None:
     assert interception() == "none"
 
 
+@pytest.mark.usefixtures("replaced_kernels")
+def test_between_the_calls_of_a_decorated_function_the_kernels_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch._C._dispatch_dump("aten::gather")
+    installed: list[Any] = []
+    install = intercept.Installation.install
+    monkeypatch.setattr(intercept.Installation, "install", lambda self: installed.append(self) or install(self))
+
+    @preassert.guard()
+    def step(bad: bool) -> Any:
+        return faulty_call() if bad else fine_call()
+
+    step(False)
+    with pytest.raises(preassert.Violation):
+        step(True)
+    with preassert.guard():
+        step(False)
+    assert len(installed) == 1
+    with pytest.raises((IndexError, RuntimeError)) as caught:
+        faulty_call()
+    assert not isinstance(caught.value, preassert.Violation)
+    preassert.uninstall()
+    assert torch._C._dispatch_dump("aten::gather") == before
+    step(False)
+    assert len(installed) == 2
+
+
+@pytest.mark.usefixtures("replaced_kernels")
+def test_a_decorated_step_knows_the_sample_of_a_loader_outside() -> None:
+    labels = torch.arange(40) % 5
+    labels[13] = 5
+
+    @preassert.guard()
+    def step(logits: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(logits, target)
+
+    def epoch() -> None:
+        for logits, target in DataLoader(TensorDataset(torch.randn(40, 5), labels), batch_size=4):
+            step(logits, target)
+
+    with pytest.raises(preassert.Violation) as caught:
+        epoch()
+    assert caught.value.sample is not None
+    assert caught.value.sample.indices == (13,)
+
+
 def test_a_decorated_coroutine_function() -> None:
     @preassert.guard()
     async def step(bad: bool) -> str:
@@ -376,6 +422,7 @@ def test_uninstall_inside_a_block_leaves_the_block_guarded() -> None:
 
 
 # --- the dispatcher
+
 
 def dumps() -> dict[str, str]:
     from preassert.contracts.table import table

@@ -28,6 +28,7 @@ P = ParamSpec("P")
 
 _installation: Any = None  # what holds the interception, while at least one guard is active
 _permanent: Options | None = None  # options of ``install()``
+_resting = False  # the kernels stay between the calls of decorated functions: to register them takes milliseconds
 
 
 class guard(Options):
@@ -35,6 +36,9 @@ class guard(Options):
 
     ``with preassert.guard(): ...`` or ``@preassert.guard()`` (also on async functions, on generators and on async
     generators). Guards nest; they may be active in several threads. The interception itself is global to the process.
+
+    To begin the outermost block takes some 10 ms: put it around a loop, not inside. A decorated function pays that in its first
+    call only: from then on the interception rests between the calls, checking nothing, until :func:`uninstall`.
 
     The arguments are those of :class:`preassert.guard.options.Options`.
 
@@ -61,7 +65,7 @@ class guard(Options):
 
             @functools.wraps(function)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                with _Entry(self):
+                with _Entry(self, then_rest=True):
                     return await function(*args, **kwargs)
 
             return guarded_async  # type: ignore[return-value]  # same signature as ``function``
@@ -69,7 +73,7 @@ class guard(Options):
 
             @functools.wraps(function)
             async def guarded_async_generator(*args: Any, **kwargs: Any) -> Any:
-                with _Entry(self):
+                with _Entry(self, then_rest=True):
                     inner = function(*args, **kwargs)
                     resume, value = inner.asend, None
                     # what ``yield from`` would do, which asynchronous generators do not have
@@ -91,14 +95,14 @@ class guard(Options):
 
             @functools.wraps(function)
             def guarded_generator(*args: Any, **kwargs: Any) -> Any:
-                with _Entry(self):
+                with _Entry(self, then_rest=True):
                     return (yield from function(*args, **kwargs))
 
             return guarded_generator  # type: ignore[return-value]
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            with _Entry(self):
+            with _Entry(self, then_rest=True):
                 return function(*args, **kwargs)
 
         return guarded  # type: ignore[return-value]
@@ -107,8 +111,9 @@ class guard(Options):
 class _Entry:
     """One entry into a guard, with options of its own: one guard may be entered inside itself, and in several threads."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, then_rest: bool = False) -> None:
         self._options = copy.copy(options)
+        self._then_rest = then_rest
 
     def __enter__(self) -> None:
         _activate(self._options)
@@ -117,7 +122,7 @@ class _Entry:
         try:
             _close(self._options, error)
         finally:
-            _deactivate(self._options)
+            _deactivate(self._options, then_rest=self._then_rest)
 
 
 def _takes(options: Callable[P, Options]) -> Callable[[Callable[[Options], None]], Callable[P, None]]:
@@ -145,20 +150,22 @@ def install(options: Options) -> None:
 
 
 def uninstall() -> None:
-    """End what :func:`install` began. The dispatcher is then as it was, unless a ``guard()`` block is still open."""
-    global _permanent
-    if _permanent is None:
-        return
-    options, _permanent = _permanent, None
+    """End what :func:`install` began, and the rest between the calls of decorated functions.
+
+    The dispatcher is then as it was, unless a ``guard()`` block is still open.
+    """
+    global _permanent, _resting
+    options, _permanent, _resting = _permanent, None, False
     try:
-        _close(options, None)
+        if options is not None:
+            _close(options, None)
     finally:
         _deactivate(options)
 
 
 def interception() -> str:
-    """How operators are intercepted now: ``"kernels"``, ``"mode"`` or ``"none"``."""
-    if _installation is None:
+    """How operators are intercepted now: ``"kernels"``, ``"mode"`` or ``"none"`` (no guard is active)."""
+    if not STATE.stack:
         return "none"
     return "kernels" if isinstance(_installation, Installation) else "mode"
 
@@ -230,9 +237,9 @@ def _activate(options: Options) -> None:
             hook_optimizers()
             compiled.hook()
             relay.hook()
-            if compiled.unguarded_graphs():
-                _announce_once("functions that torch.compile has compiled before this guard began are not guarded")
             blame.watch()
+        if not STATE.stack and compiled.unguarded_graphs():
+            _announce_once("functions that torch.compile has compiled before this guard began are not guarded")
         STATE.push(options)
 
 
@@ -241,18 +248,23 @@ def _announce_once(text: str) -> None:
     announce(text)
 
 
-def _deactivate(options: Options) -> None:
-    global _installation
+def _deactivate(options: Options | None, *, then_rest: bool = False) -> None:
+    global _installation, _resting
     with STATE.lock:
-        STATE.remove(options)
-        if not STATE.stack and _installation is not None:
+        if options is not None:
+            STATE.remove(options)
+        if STATE.stack or _installation is None:
+            return
+        LEDGER.reset()
+        # Modes are never left on: they are in the way of whatever comes next.
+        _resting = (_resting or then_rest) and isinstance(_installation, Installation)
+        if not _resting:
             _installation.remove()
             _installation = None
             unhook_optimizers()
             compiled.unhook()
             relay.unhook()
             blame.unwatch()
-            LEDGER.reset()
 
 
 def _make_installation(*, budgeted: bool) -> Any:
