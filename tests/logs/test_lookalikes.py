@@ -111,6 +111,8 @@ host:123:456 [0] NCCL INFO comm 0x55 rank 0 nranks 8 - Init COMPLETE
 {"ts": "2025-05-01T10:00:00Z", "level": "info", "msg": "asserts are compiled out", "cuda_error": null}
 {"ts": "2025-05-01T10:01:00Z", "level": "info", "msg": "step 100", "index_errors": 0, "note": "no CUDA error so far"}
 """,
+    "commit_graph": "* 3f2a1b0 (HEAD -> main) fix: RuntimeError: CUDA error: device-side assert triggered\n* 1c2d3e4 test(loss): IndexError: Target 5 is out of bounds.\n",
+    "table_of_errors": "id,title\n1,CUDA error: device-side assert triggered\n2,IndexError: Target 5 is out of bounds.\n3,RuntimeError: CUDA out of memory\n",
     "json_empty_message": '{"content": {"message": "", "attributes": {"level": "error"}}}\n{"content": {"message": "step 1", "attributes": {"level": "error"}}}\n',
     "empty": "",
     "blank": "\n\n\n",
@@ -151,6 +153,8 @@ UNKNOWN = {
     "onnxruntime": "onnxruntime.capi.onnxruntime_pybind11_state.Fail: [ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Gather node.\n",
     "bitsandbytes": "Error invalid configuration argument at line 218 in file /mmfs1/bitsandbytes/csrc/ops.cu\n",
     "code_alone": "CUDA error 98 at kernel.cu:88\n",
+    "one_hint": "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n",
+    "keras": "Received a label value of 10 which is outside the valid range of [0, 10).  Label values: 3 10 2\n",
     "slurm_killed": "epoch 1\nslurmstepd: error: Detected 1 oom_kill event in StepId=8841.0. Some of the step tasks have been OOM Killed.\nsrun: error: node7: task 0: Out Of Memory\n",
     "slurm_killed_short": "epoch 1\nsrun: error: node7: task 0: Out Of Memory\n",
     "exception_without_the_word": "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 180224, Hardware limit: 101376.\n",

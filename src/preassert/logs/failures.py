@@ -63,6 +63,7 @@ _INTERESTING = (
     "FATAL",
     "Traceback",
     "nsupported",
+    "outside the valid range",
 )
 
 # Words of the catalogue's device hazards: the GPU (its runtime, its driver) reports them; all others are raised on the host
@@ -109,6 +110,10 @@ _PROSE_AFTER = lazy(
     r"|might|does|page|will|by)\b|^[\"'`”’]\s+(?![\w.]+=)[a-z]"
 )
 _LISTED_AFTER = lazy(r"[.\s]*\(?#\d|\t")  # the title of an issue or a pull request
+# ... of a commit, or a row of a table
+_LISTED_BEFORE = lazy(
+    r"^\s*\"?\d{1,7}\"?[,;]|(?:^|\s)(?:fix|feat|docs?|tests?|chore|refactor|perf|ci|build|style)(?:\([^)]{1,40}\))?!?: .{0,60}$"
+)
 _MENTION = lazy(
     r"^\s*(?:[0-9a-f]{7,40}\s|[*+\-•#]{1,4}\s|//|/\*|\"\"\"|commit\b|Author:|Date:|Subject:|Merge\b"
     r"|Fix(?:e[sd])?\b|[Cc]loses\b|[Ss]ee\b|Q:|A:|\w+\(?.{0,40}\bdocs?\b|reading sources|writing output|title:"
@@ -122,7 +127,7 @@ _CODE = lazy(
     r"^\s*(?:\d+[:\-|]\s*)?(?:(?:\S+\.(?:py|cu|cuh|cpp|md|rst|h|txt):\d+[:\-]).*|\+ |- |@@|raise\b|if\b|elif\b"
     r"|except\b|with\b|return\b|def\b|print\(|assert\b|logger?\.|logging\.|E?\s*match=|self\.assert"
     r"|pytest\.raises|"
-    r"\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
+    r"(?!details |debug_error_string )\w+ ?= ?[rfub]{0,2}['\"]|#|//|TORCH_CHECK|CUDA_KERNEL_ASSERT|std::|AT_ERROR)"
 )
 _PYTEST_ERROR = lazy(r"^E {2,}")
 LITERAL_REACH = 40  # lines of source code around a string
@@ -145,6 +150,7 @@ HINT = lazy(
     r"CUDA kernel errors might be asynchronously|HIP kernel errors might be asynchronously"
     r"|For debugging consider passing (?:CUDA|AMD)|TORCH_USE_(?:CUDA|HIP)_DSA"
     r"|Device-side assertions were explicitly omitted|Search for `cuda|XPU kernel errors"
+    r"|Compile with .?TORCH_USE_(?:CUDA|HIP)_DSA.? to enable device-side"
 )
 
 # Failures that are none of ours, only told to say "unknown" and not "clean"
@@ -168,6 +174,7 @@ _FOREIGN: tuple[tuple[re.Pattern[str], str], ...] = (
         lazy(
             r"\.(?:cuh?|cc|cpp|c|h):\d+:? Assertion .{3,300} failed|(?:^"
             r"|\s)Assertion [`'‘\"].{1,400}['`’\"] failed|Assertion failed: |\[GPU ASSERT FAILED\]|GPUassert: "
+            r"|Received a label value of -?\d+ which is outside the valid range"
             r"|failed assertion [`'‘\"]|[Cc]heck failed: |CUDA_CHECK failed"
         ),
         "assertion",
@@ -445,7 +452,7 @@ def _strength(line: str, start: int, end: int, kind: Kind) -> int:
     before, after = line[:start], line[end:]
     if kind == "device" and before in _PLAIN_EXCEPTIONS and not after:
         return 2  # the usual line, without trying every pattern
-    if _LISTED_AFTER.match(after) or _is_code(line, before) or _is_quoted_in_prose(before):
+    if _LISTED_AFTER.match(after) or _LISTED_BEFORE.search(before) or _is_code(line, before) or _is_quoted_in_prose(before):
         return 0
     mention = bool(_MENTION.match(line))
     prose = bool(_PROSE_AFTER.match(after))
