@@ -25,7 +25,7 @@ from conformance import Conformance
 
 from preassert.data import source as source_module
 from preassert.data import tally as tally_module
-from preassert.data.formats import quotes
+from preassert.data.formats import quotes, torchfile
 from preassert.data.rules import hazard_of_column
 from preassert.data.scan import Options, Rule, check_paths
 from preassert.errors import UsageError
@@ -814,6 +814,32 @@ class TestTorchFile(Conformance):
         torch.save({"train": {"y": [1, 2, 10]}, "pair": (torch.zeros(2), torch.tensor([3, 11]))}, path)
         assert self.one(self.check(path, column="train.y")).where.rows == (3,)
         assert self.one(self.check(path, column="pair.1")).values == (11,)
+
+    def test_samples(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torchfile, "_SAMPLES", 2)
+        path = tmp_path / "a.pt"
+        ids = [[1, 2], [3], [10, 11], []]
+        samples = [{"ids": torch.tensor(row), "y": torch.tensor(3 * at), "n": 4 * at} for at, row in enumerate(ids)]
+        torch.save(samples, path)
+        found = self.one(self.check(path, column="ids"))
+        assert (found.values, found.where.rows) == ((10, 11), (3,))
+        assert self.one(self.check(path, column="y", highest=8)).where.rows == (4,)
+        assert self.one(self.check(path, column="n", highest=7)).where.rows == (3, 4)
+        torch.save({"train": [(torch.zeros(2), 3), (torch.zeros(2), 12)]}, path)
+        assert self.one(self.check(path, column="train.1")).where.rows == (2,)
+
+    def test_a_tensor_that_is_not_in_the_archive(self, tmp_path: Path) -> None:
+        torch.save({"label": torch.tensor([1])}, tmp_path / "whole.pt")
+        with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "a.pt", "w") as part:
+            for name in whole.namelist():
+                if not name.endswith("data/0"):
+                    part.writestr(name, whole.read(name))
+        assert "the archive has no" in self.one(self.check(tmp_path / "a.pt")).message
+
+    def test_a_view_that_repeats_its_storage_without_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.pt"
+        torch.save({"label": torch.tensor([1]).expand(1 << 40)}, path)
+        assert "decompression bomb" in self.one(self.check(path)).message
 
     def test_code_is_not_run(self, tmp_path: Path) -> None:
         marker = tmp_path / "ran"

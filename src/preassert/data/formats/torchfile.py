@@ -22,6 +22,8 @@ from preassert.data.source import Source, refuse_bomb
 from preassert.lazy import need
 
 _PICKLE_LIMIT_BYTES = 256 << 20
+_SAMPLES = 4096  # handed on together
+_PLAIN = (int, float, str, list, tuple, type(None))
 _STORAGES = {
     "BoolStorage": "?", "ByteStorage": "u1", "CharStorage": "i1", "ShortStorage": "<i2", "IntStorage": "<i4",
     "LongStorage": "<i8", "HalfStorage": "<f2", "FloatStorage": "<f4", "DoubleStorage": "<f8", "BFloat16Storage": "bfloat16",
@@ -58,8 +60,15 @@ class Tensor:
         return True
 
 
+class Samples(list[Any]):
+    """The values of one key in a list of samples: tensors, numbers, text or lists."""
+
+
 class TorchFileReader(Reader):
-    """One ``.pt``/``.pth`` file: a tensor, or tensors and lists in dictionaries and tuples (named ``train.y``, ``1``)."""
+    """One ``.pt``/``.pth`` file: a tensor, or tensors and lists in dictionaries and tuples (named ``train.y``, ``1``).
+
+    In a list of samples (dictionaries with the same keys, or tuples) each sample is a row, and each key or place a column.
+    """
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -87,35 +96,55 @@ class TorchFileReader(Reader):
         return tuple(self.values)
 
     def chunks(self, columns: Sequence[str], covered: Covered | None) -> Iterator[Chunk]:
-        for column in columns:
-            value = self.values[column]
-            row = 1
-            for piece in [value] if isinstance(value, list) else self._pieces(column, value):
-                yield Chunk(row, {column: piece})
-                row += len(piece)
+        with self._archive() as archive:
+            for column in columns:
+                row = 1
+                for piece in self._pieces(archive, column, self.values[column]):
+                    yield Chunk(row, {column: piece})
+                    row += len(piece)
 
-    def _pieces(self, column: str, tensor: Tensor) -> Iterator[Any]:
+    def _pieces(self, archive: zipfile.ZipFile, column: str, value: Any) -> Iterator[Any]:
+        if isinstance(value, Samples):
+            for start in range(0, len(value), _SAMPLES):
+                yield [self._sample(archive, column, inner) for inner in value[start : start + _SAMPLES]]
+        elif isinstance(value, list):
+            yield value
+        else:
+            yield from self._tensor(archive, column, value)
+
+    def _sample(self, archive: zipfile.ZipFile, column: str, value: Any) -> Any:
+        """A number or a list for a tensor."""
+        if not isinstance(value, Tensor):
+            return list(value) if isinstance(value, tuple) else value
+        rows = [row for piece in self._tensor(archive, column, value) for row in piece.tolist()]
+        return rows if value.shape else rows[0]
+
+    def _tensor(self, archive: zipfile.ZipFile, column: str, tensor: Tensor) -> Iterator[Any]:
         np = need("numpy", extra="data", purpose="read .pt files")
         bfloat16 = tensor.dtype == "bfloat16"
         dtype = np.dtype("<u2" if bfloat16 else tensor.dtype)
         last = tensor.offset + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True)) + 1
-        with self._archive() as archive:
-            member = archive.getinfo(f"{self._prefix}data/{tensor.storage.key}")
-            refuse_bomb(self.source.path, member.file_size, member.compress_size)
-            if math.prod(tensor.shape):
-                check_size(last * dtype.itemsize, member.file_size, f"tensor {column!r}")
-            with archive.open(member) as opened:
-                stream = cast(BinaryIO, opened)
-                if tensor.contiguous or not math.prod(tensor.shape):
-                    _skip(stream, tensor.offset * dtype.itemsize)
-                    parts = pieces(stream, dtype, tensor.shape)
-                else:
-                    # A view: its rows are spread over the storage, so the storage is read as one.
-                    flat = np.frombuffer(read_exactly(stream, last * dtype.itemsize), dtype)
-                    strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
-                    parts = iter([np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, strides)])
-                for part in parts:
-                    yield widen_bfloat16(part) if bfloat16 else part
+        elements = math.prod(tensor.shape)
+        name = f"{self._prefix}data/{tensor.storage.key}"
+        if name not in archive.NameToInfo:
+            raise ValueError(f"tensor {column!r}: the archive has no {name}")
+        member = archive.getinfo(name)
+        refuse_bomb(self.source.path, member.file_size, member.compress_size)
+        if elements:
+            check_size(last * dtype.itemsize, member.file_size, f"tensor {column!r}")
+            refuse_bomb(self.source.path, elements * dtype.itemsize, member.file_size)  # a view may repeat its storage
+        with archive.open(member) as opened:
+            stream = cast(BinaryIO, opened)
+            if tensor.contiguous or not elements:
+                _skip(stream, tensor.offset * dtype.itemsize)
+                parts = pieces(stream, dtype, tensor.shape)
+            else:
+                # A view: its rows are spread over the storage, so the storage is read as one.
+                flat = np.frombuffer(read_exactly(stream, last * dtype.itemsize), dtype)
+                strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+                parts = iter([np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, strides)])
+            for part in parts:
+                yield widen_bfloat16(part) if bfloat16 else part
 
 
 def _skip(stream: BinaryIO, size_bytes: int) -> None:
@@ -132,12 +161,27 @@ def _flatten(name: str, value: Any, out: dict[str, Any], depth: int) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             _flatten(f"{name}.{key}" if name else str(key), inner, out, depth + 1)
+    elif isinstance(value, list) and len(value) > 1 and (keys := _keys_of_samples(value)):
+        for key in keys:
+            column = Samples(sample[key] for sample in value)
+            if all(isinstance(inner, (Tensor, *_PLAIN)) for inner in column[:8]):
+                out[f"{name}.{key}" if name else str(key)] = column
     elif isinstance(value, (list, tuple)) and value:
         if any(isinstance(inner, (Tensor, dict)) for inner in value[:8]):
             for at, inner in enumerate(value):
                 _flatten(f"{name}.{at}" if name else str(at), inner, out, depth + 1)
-        elif all(isinstance(inner, (int, float, str, list, type(None))) for inner in value[:8]):
+        elif all(isinstance(inner, _PLAIN) for inner in value[:8]):
             out[name] = list(value)
+
+
+def _keys_of_samples(samples: list[Any]) -> list[Any]:
+    """The keys that all of them have, or the places of tuples of the same length; none where they are something else."""
+    first = samples[0]
+    if isinstance(first, dict) and all(isinstance(sample, dict) and sample.keys() == first.keys() for sample in samples):
+        return list(first)
+    if isinstance(first, tuple) and all(isinstance(sample, tuple) and len(sample) == len(first) for sample in samples):
+        return list(range(len(first)))
+    return []
 
 
 class _Unpickler(Unpickler):
