@@ -419,6 +419,8 @@ class TestImageFolder:
         tree(tmp_path, _=["images"])
         (tmp_path / "train.csv").write_text("file,label\n1.jpg,7\n")
         assert one(check(tmp_path, classes=2)).where.file == str(tmp_path / "train.csv")
+        (tmp_path / "2.jpg").write_bytes(b"")
+        assert one(check(tmp_path, classes=2)).where.file == str(tmp_path / "train.csv")
 
     def test_empty_class_folder(self, tmp_path: Path) -> None:
         tree(tmp_path, _=["a", "b"])

@@ -467,6 +467,11 @@ class TestJsonArray(Conformance):
         path.write_text(json.dumps({"data": [{"data": {"id": 10}, "id": 0}]}))
         assert self.one(self.check(path, column="data.id")).values == (10,)
 
+    def test_one_record(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps({"label": 10, "size": {"x": 3}, "points": [1, 2]}))
+        assert self.one(self.check(path)).where.rows == (1,)
+
     def test_records_by_name(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
         path.write_text(json.dumps({"1.jpg": {"label": 0, "size": 3}, "2.jpg": {"label": 10, "size": 4}}))

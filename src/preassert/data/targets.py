@@ -133,7 +133,7 @@ def _mask_folder(path: str) -> str | None:
 def _picture_layout(path: str) -> str | None:
     """Masks or ImageFolder, by where the pictures lie; None without pictures, or where a table lists them."""
     if pictures.has_pictures(path):
-        return "masks"
+        return None if pictures.has_photos_only(path) and _has_shards(path) else "masks"
     splits = list(imagefolder.splits_of(path).values())
     classes = {name for split in splits for name in pictures.subfolders(split) if _has_pictures_below(os.path.join(split, name))}
     if len(classes) < 2 and _has_shards(path):

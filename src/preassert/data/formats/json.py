@@ -100,6 +100,9 @@ def _tabular(document: Any, wanted: Sequence[str]) -> tuple[dict[str, list[Any]]
         return {"": document}, {}
     if not isinstance(document, dict):
         raise ValueError(f"a {type(document).__name__}, where rows are expected")
+    keys = {column.partition(".")[0] for column in wanted}
+    if any(not isinstance(document.get(key, {}), (list, dict)) for key in keys):  # one row
+        return {"": [document]}, {}
     tables = {key: value for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
     if tables:
         return tables, {}
@@ -111,7 +114,6 @@ def _tabular(document: Any, wanted: Sequence[str]) -> tuple[dict[str, list[Any]]
     if columns:
         return {}, columns
     records = list(document.values())
-    keys = {column.partition(".")[0] for column in wanted}
     by_name = bool(records) and all(isinstance(value, dict) for value in records)
     if by_name and keys.isdisjoint(document) and not all(map(keys.isdisjoint, records)):
         return {"": records}, {}

@@ -33,10 +33,21 @@ def subfolders(folder: str) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
+def is_photo(name: str) -> bool:
+    """Whether a picture is a JPEG, which does not keep ids."""
+    return name.lower().endswith((".jpg", ".jpeg"))
+
+
 def has_pictures(folder: str) -> bool:
     """Whether a picture lies directly in ``folder``."""
     with os.scandir(folder) as entries:
         return any(is_picture(entry.name) for entry in entries)
+
+
+def has_photos_only(folder: str) -> bool:
+    """Whether no picture directly in ``folder`` can be a mask."""
+    with os.scandir(folder) as entries:
+        return all(is_photo(entry.name) for entry in entries if is_picture(entry.name))
 
 
 def pictures_below(folder: str) -> Iterator[str]:
@@ -68,7 +79,7 @@ def mask_files(folder: str) -> tuple[list[str], int]:
     no mask. Of the pictures that Cityscapes has of a scene, one is the mask.
     """
     every = list(pictures_below(folder))
-    tests: list[Callable[[str], bool]] = [lambda file: not file.lower().endswith((".jpg", ".jpeg"))]
+    tests: list[Callable[[str], bool]] = [lambda file: not is_photo(file)]
     if not is_mask_folder(folder):
         inside = cache(lambda parent: any(map(is_mask_folder, os.path.relpath(parent, folder).split(os.sep))))
         tests.append(lambda file: inside(os.path.dirname(file)))
