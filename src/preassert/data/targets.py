@@ -14,6 +14,7 @@ from preassert.data.source import Source, expand_all, is_remote, walk
 from preassert.data.wording import compare_class_names, unreadable
 from preassert.errors import InputError, UsageError
 
+_SHARDS = frozenset(formats.TABLES) - {".json"}  # beside them JSON files are descriptions
 _CHECKPOINT = (
     "config.json",
     "adapter_config.json",
@@ -104,20 +105,18 @@ def _parts_of_folder(path: str, rule: Rule) -> list[tuple[str | None, str]]:
         return [("masks", segmentation)]
     if voc.annotation_files(path):
         return [("voc", path)]
-    documents = [file for file in walk(path).files if Source(file).suffix == ".json"]
-    if documents and not _has_shards(path) and all(map(coco.looks_like_coco, documents)):
+    files = walk(path).files
+    suffixes = [Source(file).suffix for file in files]
+    has_shards = not _SHARDS.isdisjoint(suffixes)
+    documents = [file for file, suffix in zip(files, suffixes, strict=True) if suffix == ".json"]
+    if documents and not has_shards and all(map(coco.looks_like_coco, documents)):
         return [("coco", file) for file in documents]
     masks = _mask_folder(path)
     if masks is not None:
         return [("masks", masks)]
-    if not _has_shards(path) and yolo.looks_like_labels(path):
+    if not has_shards and yolo.looks_like_labels(path, files):
         return [("yolo", path)]
-    layout = _picture_layout(path)
-    return [(layout, path)]
-
-
-def _has_shards(path: str) -> bool:
-    return any(Source(file).suffix in formats.TABLES and Source(file).suffix != ".json" for file in walk(path).files)
+    return [(_picture_layout(path, has_shards), path)]
 
 
 def _mask_folder(path: str) -> str | None:
@@ -130,13 +129,13 @@ def _mask_folder(path: str) -> str | None:
     return path if any(map(_mask_folder, splits)) else None
 
 
-def _picture_layout(path: str) -> str | None:
-    """Masks or ImageFolder, by where the pictures lie; None without pictures, or where a table lists them."""
+def _picture_layout(path: str, has_shards: bool) -> str | None:
+    """Masks or ImageFolder, by where the pictures lie; None without pictures, or where a table (``has_shards``) lists them."""
     if pictures.has_pictures(path):
-        return None if pictures.has_photos_only(path) and _has_shards(path) else "masks"
+        return None if pictures.has_photos_only(path) and has_shards else "masks"
     splits = list(imagefolder.splits_of(path).values())
     classes = {name for split in splits for name in pictures.subfolders(split) if _has_pictures_below(os.path.join(split, name))}
-    if len(classes) < 2 and _has_shards(path):
+    if len(classes) < 2 and has_shards:
         return None
     if classes:
         return "masks" if pictures.is_mask_folder(path) else "imagefolder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -276,20 +276,24 @@ def _label_files(folder: str) -> list[str]:
     """Text files below a folder, without the lists that annotation tools leave there."""
     out: list[str] = []
     for parent, _, files in os.walk(folder):
-        out.extend(
-            os.path.normpath(os.path.join(parent, name))
-            for name in files
-            if name.endswith(".txt") and not NOT_LABELS.fullmatch(name)
-        )
+        out.extend(os.path.normpath(os.path.join(parent, name)) for name in files if _is_label_file(name))
     return sorted(out)
 
 
-def looks_like_labels(folder: str) -> bool:
+def _is_label_file(name: str) -> bool:
+    return name.endswith(".txt") and not NOT_LABELS.fullmatch(name)
+
+
+def looks_like_labels(folder: str, listed: Sequence[str] | None = None) -> bool:
     """Whether the text files of a folder are YOLO labels: the first lines are a number and four or more numbers.
 
     Empty ones may be: where there is nothing else, they are if no picture is there that could be something else.
+
+    Args:
+        listed: all files below the folder, where they are known.
     """
-    files = _label_files(folder)
+    known = _label_files(folder) if listed is None else [file for file in listed if _is_label_file(os.path.basename(file))]
+    files = sorted(known)
     labels = 0
     for file in files[:20]:
         try:
