@@ -323,6 +323,24 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], Callable[[Any], Tensor], int, str]] 
         BAD,
         "not in the batch",
     ),
+    "rising values beside row numbers": (
+        lambda: DataLoader(Rows(lambda i, y: (torch.tensor([3, 1, 3]), i), ()), batch_size=8),
+        lambda b: torch.tensor([1, 3, 4, 6]),
+        6,
+        "not in the batch",
+    ),
+    "half of the labels twice": (
+        lambda: DataLoader(Rows(lambda i, y: [0, 1, 2, 7, 0, 1, 2, 0][i % 8], ()), batch_size=8),
+        lambda b: torch.cat([b[:4], b[:4]]),
+        7,
+        "not in the batch",
+    ),
+    "two rows that are two columns": (
+        lambda: DataLoader(Rows(lambda i, y: (torch.tensor([1, 5 - i, 4]), 7 if i == 0 else 1), ()), batch_size=2),
+        lambda b: b[1].flip(0) + 0,
+        7,
+        "not in the batch",
+    ),
     "every row bad": (lambda: DataLoader(Rows(pair), batch_size=4), lambda b: torch.full((4, 2), 55), 55, "not in the batch"),
     "keys": (
         lambda: DataLoader({"a": pair(0, BAD), "b": pair(1, 2)}, sampler=["b", "a"], batch_size=2),  # type: ignore[arg-type]

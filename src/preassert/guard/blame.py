@@ -276,11 +276,12 @@ def _collect(data: Any, batch: _Batch, rows: int, depth: int) -> None:
     if _is_array(data):
         batch.arrays.append(_holder(data))
     elif isinstance(data, (list, tuple)):
-        # [x, y] of a batch of two looks like two rows: it is filed both ways, and the values decide.
+        # [x, y] of a batch of two looks like two rows: tensors of that length are columns; else the values decide.
         per_row = len(data) == rows
-        if per_row:
+        columns = [_is_array(entry) and entry.ndim > 0 and entry.shape[0] == rows for entry in data[:_MAX_LEAVES]]
+        if per_row and not all(columns):
             batch.lists.append(data)
-        if not per_row or any(_is_array(entry) and entry.ndim > 0 and entry.shape[0] == rows for entry in data):
+        if not per_row or any(columns):
             for entry in data[:_MAX_LEAVES]:
                 _collect(entry, batch, rows, depth + 1)
     elif isinstance(data, Mapping):
@@ -485,7 +486,8 @@ def _as_batch_tensor(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int)
             difference = flat - content if own.dtype != torch.bool else flat - content.to(flat.dtype)
             steady = difference == difference.mode().values
             alike = int(steady.sum())
-            if alike >= 4 and alike >= 0.6 * own.numel() and _varies(content):
+            kept = {bool(steady[position]) for position, _ in bad.elements}  # both: a part of it, and something else
+            if alike >= 4 and alike >= 0.6 * own.numel() and _varies(content) and len(kept) == 1:
                 like = _Evidence(_LIKE, batch, bad.rows(row_of))
     return like
 
@@ -502,6 +504,8 @@ def _as_part_of_batch(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int
         if row_of is None or len(wanted) < (3 if own.ndim == 1 else 6):
             continue  # a few numbers are found in any table of ids
         content = own.reshape(-1).tolist()
+        if _is_run(own.reshape(-1)):
+            continue  # row numbers hold any rising numbers
         # As often there as here: then it does not matter which of several equal elements was taken.
         if any(content.count(value) != wanted.count(value) for value in bad.values) or not _is_subsequence(wanted, content):
             continue
@@ -531,7 +535,7 @@ def _rearranged(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _
             continue
         content = own.reshape(-1).to(torch.int64)
         ordered = content.sort().values
-        if bool((ordered.diff() == 1).all()) or not _varies(content):
+        if _is_run(ordered) or not _varies(content):
             continue  # a run of numbers, or one number, may be anything
         wanted = flat.to(torch.int64)
         if own.numel() == flat.numel():
@@ -554,6 +558,11 @@ def _rearranged(batch: _Batch, bad: _Bad, tensors: list[Tensor], rows: int) -> _
 def _is_subsequence(wanted: list[Any], content: list[Any]) -> bool:
     remaining = iter(content)
     return all(value in remaining for value in wanted)
+
+
+def _is_run(content: Tensor) -> bool:
+    """0, 1, 2, ... from any start."""
+    return bool((content.diff() == 1).all())
 
 
 def _varies(content: Tensor) -> bool:
