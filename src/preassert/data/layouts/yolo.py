@@ -21,6 +21,7 @@ from preassert.model import Finding, Where
 INDEX = "index-out-of-range"
 SPLITS = ("train", "val", "test")
 _LABEL_LIMIT_BYTES = 256 << 20
+_MOST_CLASSES = 100_000
 # Text files of a data set that hold no labels: lists of pictures and classes, and what people write beside them.
 NOT_LABELS = re.compile(
     r"(?i)(?:(?:obj[._-]?)?(?:classes|labels|names)|train|val|valid|test|trainval|readme.*|license.*|requirements|notes?)\.txt"
@@ -89,6 +90,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         report.scanned["class_names"] = {description: _class_names(document.get("names"))}
     histogram: dict[int | str, int] = {}
     checked: set[str] = set()
+    legal = _legal_classes(rule)
     for split in splits:
         report.scanned["pictures"] += split.pictures
         report.scanned["background"] += split.background
@@ -97,7 +99,7 @@ def check(path: str, rule: Rule, options: Options) -> Report:
                 continue
             checked.add(file)
             report.scanned["files"] += 1
-            _check_labels(report, file, rule, keypoints, histogram)
+            _check_labels(report, file, rule, legal, keypoints, histogram)
             if options.progress:
                 options.progress(file, report.scanned["files"], None)
         if split.without_picture:
@@ -308,7 +310,17 @@ def looks_like_labels(folder: str, listed: Sequence[str] | None = None) -> bool:
     return labels > 0 or (bool(files) and not any(True for _ in pictures_below(folder)))
 
 
-def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histogram: dict[int | str, int]) -> None:
+def _legal_classes(rule: Rule) -> dict[str, int]:
+    """How classes in the range are mostly written; these need not be judged one by one."""
+    lowest, highest = rule.limits()
+    if rule.names is not None or lowest is None or highest is None:
+        return {}
+    return {str(number): number for number in range(max(lowest, 0), min(highest, _MOST_CLASSES) + 1)}
+
+
+def _check_labels(
+    report: Report, file: str, rule: Rule, legal: dict[str, int], keypoints: bool, histogram: dict[int | str, int]
+) -> None:
     try:
         with reading(file):
             text = read_small(file, _LABEL_LIMIT_BYTES).decode("utf-8-sig")
@@ -332,10 +344,13 @@ def _check_labels(report: Report, file: str, rule: Rule, keypoints: bool, histog
             comments.append(number)
             continue
         report.scanned["boxes"] += 1
-        classes.feed([fields[0]], number, text=True)
-        value = _float(fields[0])
-        if value is not None and value.is_integer():
-            histogram[int(value)] = histogram.get(int(value), 0) + 1
+        known = legal.get(fields[0])
+        if known is None:
+            classes.feed([fields[0]], number, text=True)
+            value = _float(fields[0])
+            known = int(value) if value is not None and value.is_integer() else None
+        if known is not None:
+            histogram[known] = histogram.get(known, 0) + 1
         numbers = [_float(text) for text in fields[1:]]
         if len(numbers) < 4:
             broken.append((number, f"{len(fields)} fields; a class and four or more coordinates are expected"))
