@@ -352,6 +352,30 @@ class TestVoc:
         assert "line" in broken.message
         assert bad.values == ("cow",)
 
+    @pytest.mark.parametrize("encoding", ["GB2312", "shift_jis", "utf-8", "UTF-16", "ISO-8859-1"])
+    def test_encodings(self, tmp_path: Path, encoding: str) -> None:
+        name = "caf\xe9" if encoding == "ISO-8859-1" else "\u732b"
+        text = f'<?xml version="1.0" encoding="{encoding}"?>\n<annotation>\n<object>\n<name>{name}</name></object></annotation>'
+        path = tmp_path / "a.xml"
+        path.write_bytes(text.encode(encoding))
+        assert errors(check(path, classes=[name])) == []
+        finding = one(check(path, classes=["cow"]))
+        assert (finding.values, finding.where.lines) == ((name,), (4,))
+
+    def test_encodings_that_are_none(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.xml"
+        for encoding, reason in (("klingon", "unknown"), ("GB2312", "not GB2312: byte 0xff")):
+            path.write_bytes(f'<?xml version="1.0" encoding="{encoding}"?><annotation>'.encode() + b"\xff</annotation>")
+            assert reason in one(check(path)).message
+
+    def test_other_documents_are_no_annotations(self, tmp_path: Path) -> None:
+        path = tmp_path / "cvat.xml"
+        path.write_text("<annotations><image><box label='cat'/></image></annotations>")
+        assert "its root is <annotations>" in one(check(path, classes=["cat"])).message
+        (tmp_path / "a.csv").write_text("label\n5\n")
+        path.write_text("<project/>")
+        assert one(check(tmp_path, classes=2)).where.file.endswith("a.csv")
+
     def test_entities_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "a.xml"
         path.write_text('<!DOCTYPE a [<!ENTITY x "cat">]><annotation><object><name>&x;</name></object></annotation>')

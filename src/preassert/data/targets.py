@@ -103,7 +103,7 @@ def _parts_of_folder(path: str, rule: Rule) -> list[tuple[str | None, str]]:
     segmentation = os.path.join(path, "SegmentationClass")
     if rule.names is None and rule.bounded and os.path.isdir(segmentation):
         return [("masks", segmentation)]
-    if voc.annotation_files(path):
+    if voc.looks_like_annotations(voc.annotation_files(path)):
         return [("voc", path)]
     files = walk(path).files
     suffixes = [Source(file).suffix for file in files]

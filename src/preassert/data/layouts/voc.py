@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
@@ -17,6 +18,9 @@ from preassert.errors import InputError, UsageError
 from preassert.model import Finding, Where
 
 _LIMIT_BYTES = 64 << 20
+_ROOT = "annotation"
+_ENCODING = re.compile(rb"""\s*<\?xml[^>]{0,100}?\sencoding=["']([A-Za-z0-9._-]{1,40})["']""")
+_KNOWN_ENCODINGS = ("utf-8", "utf-16", "us-ascii", "iso-8859-1")  # to expat
 
 
 @dataclass(slots=True)
@@ -54,9 +58,11 @@ def read_annotation(path: str) -> Annotation:
     stack: list[str] = []
     text: list[str] = []
     line = 0
+    root = ""
 
     def start(tag: str, _: dict[str, str]) -> None:
-        nonlocal line
+        nonlocal line, root
+        root = root or tag
         stack.append(tag)
         text.clear()
         if tag == "object" and len(stack) == 2:
@@ -73,17 +79,45 @@ def read_annotation(path: str) -> Annotation:
     def refuse(*_: object) -> None:
         raise InputError(path, "declares entities; not read")
 
-    parser = expat.ParserCreate()
+    data, encoding = _decoded(path, read_small(path, _LIMIT_BYTES))
+    parser = expat.ParserCreate(encoding)
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = text.append
     parser.EntityDeclHandler = refuse
-    data = read_small(path, _LIMIT_BYTES)
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         raise InputError(path, f"line {error.lineno}: {expat.errors.messages[error.code]}") from error
+    if root != _ROOT and not out.objects:
+        raise InputError(path, f"not a Pascal VOC annotation: no objects, and its root is <{root}>")
     return out
+
+
+def _decoded(path: str, data: bytes) -> tuple[bytes, str | None]:
+    """The document, and its encoding if that is not the one it declares: expat knows no GB2312 or Shift JIS, and Python does."""
+    declared = _ENCODING.match(data)
+    if declared is None or declared[1].decode("ascii").lower() in _KNOWN_ENCODINGS:
+        return data, None
+    name = declared[1].decode("ascii")
+    try:
+        return data.decode(name).encode("utf-8"), "utf-8"
+    except LookupError:
+        raise InputError(path, f"its encoding {name} is unknown") from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"not {name}: byte 0x{data[error.start]:02x} at position {error.start}") from None
+
+
+def looks_like_annotations(files: Sequence[str]) -> bool:
+    """Whether the first of the XML files of a folder are annotations."""
+    for file in files[:5]:
+        try:
+            with open(file, "rb") as stream:
+                if f"<{_ROOT}".encode() in stream.read(4096):
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def check(path: str, rule: Rule, options: Options) -> Report:
