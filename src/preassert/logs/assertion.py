@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _NEARBY = lazy(r"\.cuh?:\d|\.hip:\d|block:\[|thread:\[|\.cuh?$")
 _COMMENT = lazy(r"\s*(?://|#|/?\*)")
 _EXPRESSION_CUT = lazy(r"block:\[|[Dd]evice-sideassertion|globalid:\[|Traceback\(most|RuntimeError:")
 _COMPILED_INDEX = lazy(r"^indexoutofbounds:(?:0<=)?\(?.+<.+")
+_COMPILED_BOUND = lazy(r"(?<!\w)0<=tmp\d+<")  # as no person names a variable
 _SIGNATURE = lazy(r"\b(\w+)(?:<[^<>]*>)?\((?:[^()]|\([^()]*\))*\)(?:const)?(?:\[with.*\])?$")
 _KERNEL_NAME = lazy(r"~?[A-Za-z_]\w*$")
 _TORCH_PATH = lazy(
@@ -444,12 +446,29 @@ def _spliced(expression: str) -> str | None:
     return max((key for key in exact if len(key) >= 20 and expression.startswith(key)), key=len, default=None)
 
 
+_LONGEST_INTERRUPTION = 200
+
+
+def _interrupted(expression: str) -> str | None:
+    """The expression on record into which something was printed (the prefix of a wrapped line, another process); else None."""
+    found = []
+    for key in _index():
+        extra = len(expression) - len(key)
+        if len(key) >= 14 and 0 < extra <= _LONGEST_INTERRUPTION and expression[0] == key[0]:
+            begin = len(os.path.commonprefix((key, expression)))
+            if expression.endswith(key[begin:]):
+                found.append(key)
+    longest = max(map(len, found), default=0)
+    return next((key for key in found if len(key) == longest), None)
+
+
 @lru_cache(maxsize=4096)
 def meaning(form: str, file: str | None, path: str | None, kernel: str | None, expression: str, complete: bool) -> Meaning:
     """Hazard and catalogue records of an assertion (the fields of :class:`Assertion` that decide it)."""
     exact = _index()
     expression = expression.replace("\\n", "")
-    compiled = _COMPILED_INDEX.match(expression) and not (file or "").endswith((".cu", ".cuh"))
+    bounded = _COMPILED_INDEX.match(expression) or _COMPILED_BOUND.search(expression)
+    compiled = bounded and not (file or "").endswith((".cu", ".cuh"))
     if compiled or (not complete and expression.startswith("indexoutofbounds:0<=tmp")):
         records = hazards.raw()["compiled-index-out-of-range"]["printed"]
         return Meaning("compiled-index-out-of-range", tuple(records[:1]), _spaced(expression), True)
@@ -458,8 +477,9 @@ def meaning(form: str, file: str | None, path: str | None, kernel: str | None, e
     )
     if not complete and not keys:
         return _meaning_of_cut(file, expression)
-    if not keys and form == "fragment" and (whole := _spliced(expression)):
-        keys = {whole}
+    if not keys and (file is None or file in record_files() or (path is not None and _TORCH_PATH.search(path))):
+        whole = _interrupted(expression) or (_spliced(expression) if form == "fragment" else None)
+        keys = {whole} if whole else set()
     candidates = [pair for key in keys for pair in exact[key]]
     chosen = _choose(candidates, file, path, kernel)
     if chosen:
@@ -563,13 +583,19 @@ def _by_file(form: str, file: str | None, path: str | None, expression: str) -> 
         return None
     if file is not None and form in ("cuda", "rocm", "xpu", "dsa", "verbose"):
         return "user-device-assert"
-    if file is None and form == "cuda" and complete_words(expression):
+    if file is None and form == "cuda" and expression and not _holds_words_of_torch(expression):
         return "user-device-assert"
     return None
 
 
-def complete_words(expression: str) -> bool:
-    return len(expression) > 0
+def _holds_words_of_torch(expression: str) -> bool:
+    """Are the names of an expression on record all in this one? Without its file, it may be that one, damaged."""
+    return any(words and all(word in expression for word in words) for words in _names_on_record())
+
+
+@lru_cache(maxsize=1)
+def _names_on_record() -> tuple[tuple[str, ...], ...]:
+    return tuple({tuple(re.findall(r"[A-Za-z_]\w{6,}", key)) for key in _index()})
 
 
 def _spaced(expression: str) -> str:

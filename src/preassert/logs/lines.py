@@ -149,7 +149,8 @@ def _pieces(text: str) -> list[str]:
     if "\x08" in text:
         text = text.replace("\x08", "")
     if "&" in text and ";" in text:
-        text = _ENTITY.sub(lambda match: _ENTITIES.get(match.group().lower(), match.group()), text)
+        for _ in range(2):  # some pages escape what is escaped already
+            text = _ENTITY.sub(lambda match: _ENTITIES.get(match.group().lower(), match.group()), text)
     if "<" in text and any(tag in text for tag in _TAG_MARKS):
         text = _BREAK.sub("\r", _TAG.sub("", text))
     if "\r" not in text:
