@@ -95,7 +95,7 @@ CASES: dict[str, tuple[str, str, bool | None, int]] = {
     "grpc": ("grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.INTERNAL\n\tdetails = \"Failed to process the request(s), message: RuntimeError: CUDA error: device-side assert triggered\"\n", "device-assert-unlocated", True, 3),
     "something_printed_into_an_expression": ("block: [0,0,0], thread: [5,0,0] Assertion `t >= \nERROR 2025-03-01T10:11:12Z [resource.labels.taskName: pool0-0] 0 && t < n_classes` failed.\nRuntimeError: CUDA error: device-side assert triggered\n", "target-out-of-range", True, 1),
     "something_printed_into_a_generated_bound": ("x.py:30: unknown: block: [2,0,0], thread: [8,0,0] Assertion `index out \n[pool 0-0] of bounds: 0 <= tmp4 < 24` failed.\n", "compiled-index-out-of-range", True, 1),
-    "damaged_beyond_recognition": ("block: [0,0,0], thread: [5,0,0] Assertion `t > 0 %% t  n_classes` failed.\n", "unknown", True, 1),
+    "damaged_beyond_recognition": ("block: [0,0,0], thread: [5,0,0] Assertion `t > 1 %% t  n_classes` failed.\n", "unknown", True, 1),
     "own_assertion_without_its_file": ("block: [0,0,0], thread: [5,0,0] Assertion `rows must be sorted` failed.\n", "user-device-assert", True, 1),
     "escaped_twice": ("&amp;lt;frozen importlib._bootstrap_external&amp;gt;:843: _call_with_frames_removed: block: [45,2,0], thread: [32,0,0] Assertion `index out of bounds: 0 &amp;lt;= tmp4 &amp;lt; 24` failed.\n", "compiled-index-out-of-range", True, 1),
     "nccl_only": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n", "communication-failure", None, 1),

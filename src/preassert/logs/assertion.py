@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from preassert import hazards
@@ -455,7 +455,7 @@ def _interrupted(expression: str) -> str | None:
     for key in _index():
         extra = len(expression) - len(key)
         if len(key) >= 14 and 0 < extra <= _LONGEST_INTERRUPTION and expression[0] == key[0]:
-            begin = len(os.path.commonprefix((key, expression)))
+            begin = next(at for at, (one, other) in enumerate(zip_longest(key, expression)) if one != other)
             if expression.endswith(key[begin:]):
                 found.append(key)
     longest = max(map(len, found), default=0)
