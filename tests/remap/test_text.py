@@ -181,6 +181,10 @@ JSONL = {
         b'{"a":{"label":"x"},"label":"cat"}\n{"a":[{"label":3}],"label":"cat"}\n',
         b'{"a":{"label":"x"},"label":0}\n{"a":[{"label":3}],"label":0}\n',
     ),
+    "objects before": (
+        b'{"m":{"x":{"y":"}"}},"label":"dog"}\n{"m":"{","label":"cat"}\n{"m":{"a":"}"},"label":"cat"}\n',
+        b'{"m":{"x":{"y":"}"}},"label":1}\n{"m":"{","label":0}\n{"m":{"a":"}"},"label":0}\n',
+    ),
     "key after": (b'{"label":"cat","a":{"label":"x"}}\n', b'{"label":0,"a":{"label":"x"}}\n'),
     "key in text": (
         b'{"a":"\\"label\\":1,","label":"cat"}\n{"label":"cat","a":"{\\"label\\": 5}"}\n',
@@ -197,6 +201,12 @@ JSONL = {
 @pytest.mark.parametrize(("data", "expected"), JSONL.values(), ids=JSONL.keys())
 def test_jsonl(data: bytes, expected: bytes, tmp_path: Path) -> None:
     assert there_and_back(tmp_path, "data.jsonl", data, "--column", "label") == expected
+
+
+def test_a_key_of_an_inner_object_is_not_that_of_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d.jsonl").write_text('{"m": {"a": "}", "label": "cat"}}\n')
+    assert remap(tmp_path / "d.jsonl", "--column", "label", "-o", tmp_path / "o.jsonl") == 2
+    assert "no key 'label'" in capsys.readouterr().err
 
 
 def test_jsonl_dotted_paths(tmp_path: Path) -> None:

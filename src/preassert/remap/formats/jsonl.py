@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from preassert.remap.streams import UTF8_BOM, blocks, sink, wide_encoding
 
 LINE_LIMIT_BYTES = 1 << 28
 LINES_AT_ONCE = 1000  # written together
+_ABSENT = object()
 
 
 def _lines(path: Path, options: Options) -> Iterator[bytes]:
@@ -69,8 +71,9 @@ def labels_of(path: Path, options: Options) -> Iterator[tuple[int, int, str, lis
 class Shortcut:
     """Finds the label of a plain line without reading the rest of it; None where only reading it can tell.
 
-    ``"name":`` with both quotes cannot stand inside a JSON string, where quotes are escaped: it is a key. With one brace
-    before it, it is a key of the record itself. It must be the only one, and no key may be written with escapes.
+    ``"name":`` with both quotes cannot stand inside a JSON string, where quotes are escaped: it is a key. It must be the only
+    one, and no key may be written with escapes. With one brace before it, it is a key of the record itself; with more, it is
+    if the record has such a key.
     """
 
     def __init__(self, column: str) -> None:
@@ -79,12 +82,15 @@ class Shortcut:
         token = r'("[^"\\\x00-\x1f]*"|-?[0-9][0-9.eE+-]*|true|false|null)'
         self._pattern = re.compile(re.escape(self._key) + r"[ \t]*:[ \t]*" + token + r"[ \t]*[,}]")
         self._values: dict[str, Any] = {}
+        self._has_key = _key_test(column)
 
     def span(self, text: str, start: int) -> Span | None:
         found = self._pattern.search(text, start)
-        if found is None or text[start] != "{" or text.count("{", start, found.start()) != 1:
+        if found is None or text[start] != "{":
             return None
         if text.count(self._key, start) != 1 or "\\u00" in text or not text.rstrip().endswith("}"):
+            return None
+        if text.count("{", start, found.start()) != 1 and not self._has_key(text[start:]):
             return None
         token = found[1]
         if token not in self._values:
@@ -96,6 +102,24 @@ class Shortcut:
                 self._values[token] = value
             return found.start(1), found.end(1), value
         return found.start(1), found.end(1), self._values[token]
+
+
+def _key_test(key: str) -> Callable[[str], bool]:
+    """Whether a line of JSON is an object with ``key``; False also where only a slower reading can tell."""
+    try:
+        msgspec = importlib.import_module("msgspec")
+        record = msgspec.defstruct("Record", [("value", Any, _ABSENT)], rename={"value": key}, gc=False)
+    except (ImportError, ValueError):  # ValueError: quotes in the key
+        return lambda text: False
+    decode, wrong = msgspec.json.Decoder(record).decode, (msgspec.MsgspecError, ValueError)
+
+    def has_key(text: str) -> bool:
+        try:
+            return decode(text).value is not _ABSENT
+        except wrong:
+            return False
+
+    return has_key
 
 
 def _spans(text: str, start: int, column: str, names: list[str]) -> Iterator[Span]:
