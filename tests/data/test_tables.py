@@ -412,6 +412,12 @@ class TestJsonLines(Conformance):
         assert [finding.where.line for finding in self.errors(report) if not finding.hazard] == [6, 7, 8]
         assert report.scanned["columns"]["label"]["rows"] == 8
 
+    @pytest.mark.parametrize("key", ['a"b', "a\\b", "a\nb", "größe", "a.b", ""])
+    def test_odd_keys(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps({key: label}) + "\n" for label in (1, 12)))
+        assert self.one(self.check(path, column=key)).where.lines == (2,)
+
     def test_deep_nesting(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes(b'{"label": 1}\n{"label": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n")

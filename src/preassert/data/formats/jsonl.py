@@ -168,9 +168,11 @@ class Decoder:
         self._paths = [tuple(column.split(".")) for column in columns]
         keys = list(dict.fromkeys([*self.columns, *(path[0] for path in self._paths)]))
         names = {f"f{at}": key for at, key in enumerate(keys)}
-        record = msgspec.defstruct("Record", [(name, Any, ABSENT) for name in names], rename=names, gc=False)
-        decoder = msgspec.json.Decoder(record)
-        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        try:
+            record = msgspec.defstruct("Record", [(name, Any, ABSENT) for name in names], rename=names, gc=False)
+            self._decoder = msgspec.json.Decoder(record)
+        except ValueError:  # a key with quotes or backslashes
+            self._decoder = None
         self._fields = {key: name for name, key in names.items()}
         self._reach = [self._reacher(column, path) for column, path in zip(self.columns, self._paths, strict=True)]
 
@@ -188,16 +190,20 @@ class Decoder:
         return reach
 
     def __call__(self, line: bytes) -> tuple[Any, ...]:
+        if self._decoder is None:
+            return self.pick(json.loads(line))
         try:
-            record = self._decode(line)
+            record = self._decoder.decode(line)
         except self.error:
             return self.pick(json.loads(line))  # json accepts what Python writes: NaN and Infinity
         return tuple(reach(record) for reach in self._reach)
 
     def lines(self, block: bytes) -> list[list[Any]] | None:
         """The values of each column in a block with one object in each line; None where only each line by itself can tell."""
+        if self._decoder is None:
+            return None
         try:
-            records = self._decode_lines(block)
+            records = self._decoder.decode_lines(block)
         except self.error:
             return None
         if len(records) != block.count(b"\n") + (not block.endswith(b"\n")):
