@@ -435,6 +435,11 @@ class TestImageFolder:
         assert [finding.severity for finding in report.findings] == ["info"]
         assert report.scanned["classes"] == {"train": ["a", "b"], "val": ["a", "b"]}
 
+    def test_masks_on_faces_are_classes(self, tmp_path: Path) -> None:
+        report = check(tree(tmp_path, train=["mask", "no_mask"], val=["mask", "no_mask"]), classes=2)
+        assert report.findings == []
+        assert report.scanned["classes"] == {"train": ["mask", "no_mask"], "val": ["mask", "no_mask"]}
+
     def test_pictures_in_folders_of_a_class(self, tmp_path: Path) -> None:
         tree(tmp_path, _=["a/x", "b/y", "c/z"])
         assert one(check(tmp_path, classes=2)).values == (2,)
@@ -569,6 +574,12 @@ class TestMasks:
         report = check(tmp_path, classes=3)
         assert {finding.values for finding in errors(report)} == {(9,)}
         assert len(errors(report)) == len([name for name in files if "images" not in name])
+
+    def test_masks_saved_as_photographs(self, tmp_path: Path) -> None:
+        for name in ("images", "masks"):
+            (tmp_path / name).mkdir()
+            Image.new("RGB", (2, 2)).save(tmp_path / name / "a.jpg")
+        assert one(check(tmp_path, classes=2)).where.file == str(tmp_path / "masks" / "a.jpg")
 
     def test_one_picture_of_a_scene_is_the_mask(self, tmp_path: Path) -> None:
         for name, value in {"labelTrainIds": 18, "labelIds": 33, "instanceIds": 200, "color": 99}.items():

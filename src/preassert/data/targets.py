@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from preassert.data import formats
 from preassert.data.formats import hf
 from preassert.data.layouts import LAYOUTS, check_of, coco, imagefolder, pictures, voc, yolo
+from preassert.data.layouts.pictures import pictures_below as _below
 from preassert.data.rules import Report, Rule, tidy
 from preassert.data.scan import Options, Scan
 from preassert.data.source import Source, expand_all, is_remote, walk
@@ -15,6 +17,7 @@ from preassert.data.wording import compare_class_names, unreadable
 from preassert.errors import InputError, UsageError
 
 _SHARDS = frozenset(formats.TABLES) - {".json"}  # beside them JSON files are descriptions
+_IMAGES = re.compile(r"(?i)(?:.*[_-])?(?:images?|imgs?|jpegimages|img_dir|inputs?|frames?|photos?|pictures?|rgb)")
 _CHECKPOINT = (
     "config.json",
     "adapter_config.json",
@@ -121,8 +124,11 @@ def _parts_of_folder(path: str, rule: Rule) -> list[tuple[str | None, str]]:
 
 def _mask_folder(path: str) -> str | None:
     """Where the masks are, if folders for masks say so: the only one in ``path``, or ``path`` with several or in its splits."""
-    folders = [os.path.join(path, name) for name in pictures.subfolders(path) if pictures.is_mask_folder(name)]
-    folders = list(filter(_has_pictures_below, folders))
+    names = pictures.subfolders(path)
+    # "mask" and "no_mask" are classes of photographs; beside a folder "images" a folder "masks" is what it says.
+    beside_images = any(map(_IMAGES.fullmatch, names))
+    folders = [os.path.join(path, name) for name in names if pictures.is_mask_folder(name)]
+    folders = [folder for folder in folders if any(beside_images or not pictures.is_photo(file) for file in _below(folder))]
     if folders:
         return folders[0] if len(folders) == 1 else path
     splits = [folder for folder in imagefolder.splits_of(path).values() if folder != path]
@@ -143,7 +149,7 @@ def _picture_layout(path: str, has_shards: bool) -> str | None:
 
 
 def _has_pictures_below(folder: str) -> bool:
-    return any(True for _ in pictures.pictures_below(folder))
+    return any(True for _ in _below(folder))
 
 
 def is_checkpoint(path: str) -> bool:

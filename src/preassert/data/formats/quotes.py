@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from preassert.data.source import Source
 
 _BLOCK_BYTES = 1 << 20
+_LINE_LIMIT = 1 << 28  # bytes
 
 
 def are_characters(source: Source, delimiter: str, width: int) -> bool:
@@ -20,7 +21,7 @@ def are_characters(source: Source, delimiter: str, width: int) -> bool:
         return False
     with source.open() as stream:
         while block := stream.read(_BLOCK_BYTES):
-            lines = (block + stream.readline()).split(b"\n")
+            lines = (block + stream.readline(_LINE_LIMIT)).split(b"\n")
             if any(line.count(b"\t") != width - 1 for line in lines if line.strip(b"\r")):
                 return False
     return True
