@@ -1,6 +1,6 @@
 """The only code that touches the dispatcher: backend kernels of the operators in the contract table are replaced.
 
-Mechanism (where ``torch.library.get_kernel`` exists; not in 2.6, there in 2.13): for each row and backend key, take the
+Mechanism (where ``torch.library.get_kernel`` exists, from 2.9 on): for each row and backend key, take the
 kernel that would run, register a Python kernel on top that checks and then calls it boxed. Every other operator costs
 nothing; callers in C++, other threads and the backward pass are seen. Rows of level ``composite`` hide the fault from the
 kernels below (``take_along_dim`` wraps the index), so the composition itself is replaced.
