@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,24 @@ class TestCoco:
         finding = one(check(path))
         assert finding.hazard is None
         assert finding.where.file == str(path)
+
+    @pytest.mark.parametrize("odd", [[1], {"a": 1}])
+    @pytest.mark.parametrize(
+        ("where", "message"),
+        [
+            ("image_id", "pictures that the file does not list"),
+            ("image", "pictures that the file does not list"),
+            ("category", "a category whose id is neither a number nor text"),
+            ("name", "not declared|outside"),
+        ],
+    )
+    def test_ids_that_are_no_ids(self, tmp_path: Path, odd: Any, where: str, message: str) -> None:
+        annotation = {"id": 1, "category_id": 1, **({"image_id": odd} if where == "image_id" else {})}
+        more = {"images": [{"id": odd}]} if where == "image" else {}
+        categories = [(odd if where == "category" else 1, odd if where == "name" else "cat"), (2, "dog")]
+        path = coco(tmp_path / "a.json", [annotation], categories, **more)
+        found = errors(check(path, classes=["cat", "dog"]))
+        assert any(re.search(message, finding.message) for finding in found)
 
     def test_notes(self, tmp_path: Path) -> None:
         path = coco(tmp_path / "a.json", [{"id": 1, "category_id": 1}], [(1, "cat"), (9, "dog"), (9, "cow")])

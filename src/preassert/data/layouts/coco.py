@@ -13,8 +13,8 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options
 from preassert.data.source import COMPRESSIONS, reading, source
 from preassert.data.tally import MAX_VALUES, Plain
+from preassert.data.wording import bad_input, note, sorted_pairs, values_in_words
 from preassert.data.wording import name as in_words
-from preassert.data.wording import note, sorted_pairs, values_in_words
 from preassert.errors import InputError
 from preassert.lazy import need
 from preassert.model import Finding, Where
@@ -53,7 +53,8 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         InputError: the file cannot be read as COCO annotations.
     """
     document = load(path)
-    categories = {category.id: category for category in document.categories or ()}
+    declared = [category for category in document.categories or () if _hashable(category.id)]
+    categories = {category.id: category for category in declared}
     report = Report(scanned={"files": 1, "rows": len(document.annotations or ()), "categories": len(categories)})
     if document.categories is None and all(category is None for _, category in _labelled(document.annotations or ())):
         report.findings.append(note(path, "no categories: captions or the like; nothing to check"))
@@ -66,11 +67,13 @@ def check(path: str, rule: Rule, options: Options) -> Report:
         judge(identity, category)
     report.findings.extend(judge.findings(path))
     if document.images is not None:
-        known = {image.id for image in document.images}
-        lost = [entry for entry in document.annotations or () if entry.image_id not in known]
+        known = {image.id for image in document.images if _hashable(image.id)}
+        lost = [entry for entry in document.annotations or () if not _hashable(entry.image_id) or entry.image_id not in known]
         if lost:
             report.findings.append(_lost_images(path, lost))
-    report.findings.extend(_notes(path, document, categories, histogram))
+    if len(declared) < len(document.categories or ()):
+        report.findings.append(bad_input(path, "a category whose id is neither a number nor text"))
+    report.findings.extend(_notes(path, declared, categories, histogram))
     plain = {key: count for key, count in histogram.items() if isinstance(key, (int, str))}
     empty = [category.id for category in categories.values() if category.id not in histogram]
     report.scanned["columns"] = {"category_id": {"valid": rule.valid, "histogram": sorted_pairs(plain), "empty_classes": empty}}
@@ -118,6 +121,7 @@ class _Judge:
             return True, category
         if self.rule.names is not None:
             label = self.categories[category].name if category in self.categories else None
+            label = label if isinstance(label, str) else None
             return label in self.rule.names, label if label is not None else category
         whole = isinstance(category, (int, float)) and float(category).is_integer()
         return whole and (self.rule.covers(int(category), int(category)) or category in self.rule.ignore), category
@@ -178,8 +182,7 @@ def _lost_images(path: str, lost: list[Any]) -> Finding:
     )
 
 
-def _notes(path: str, document: Any, categories: dict[Any, Any], histogram: dict[Any, int]) -> Iterator[Finding]:
-    declared = document.categories or ()
+def _notes(path: str, declared: list[Any], categories: dict[Any, Any], histogram: dict[Any, int]) -> Iterator[Finding]:
     if len(declared) > len(categories):
         names: dict[Any, str | None] = {}
         twice = [entry.id for entry in declared if names.setdefault(entry.id, entry.name) != entry.name]
