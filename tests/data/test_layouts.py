@@ -191,6 +191,12 @@ class TestYolo:
         assert finding.values == (value,)
         assert finding.hazard == "target-out-of-range"
 
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+    def test_line_ends(self, tmp_path: Path, end: str) -> None:
+        label = Yolo(tmp_path).add("train", "c", "")
+        label.write_bytes(end.join(["0 .5 .5 .1 .1", "", "5 .5 .5 .1 .1", "1 .5 .5 .1 .1"]).encode())
+        assert one(check(tmp_path / "data.yaml")).where.lines == (3,)
+
     def test_whole_floats_are_classes(self, tmp_path: Path) -> None:
         Yolo(tmp_path).add("val", "c", "1.0 .5 .5 .1 .1\n")
         assert errors(check(tmp_path / "data.yaml")) == []

@@ -22,6 +22,7 @@ INDEX = "index-out-of-range"
 SPLITS = ("train", "val", "test")
 _LABEL_LIMIT_BYTES = 256 << 20
 _MOST_CLASSES = 100_000
+_LINE_END = re.compile(r"\r\n|\n|\r")
 # Text files of a data set that hold no labels: lists of pictures and classes, and what people write beside them.
 NOT_LABELS = re.compile(
     r"(?i)(?:(?:obj[._-]?)?(?:classes|labels|names)|train|val|valid|test|trainval|readme.*|license.*|requirements|notes?)\.txt"
@@ -336,7 +337,7 @@ def _check_labels(
     odd_sizes: list[int] = []
     broken: list[tuple[int, str]] = []
     comments: list[int] = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_LINE_END.split(text), start=1):
         fields = line.split()
         if not fields:
             continue
