@@ -303,3 +303,17 @@ def test_labels_beside_pictures(suffix: str, tmp_path: Path) -> None:
     assert remap(folder, "-o", tmp_path / "out") == 0
     assert (tmp_path / "out" / "1.txt").read_text() == "0 .5 .5 .1 .1\n1 .5 .5 .1 .1\n"
     assert (tmp_path / "out" / f"1{suffix}").read_bytes() == (folder / f"1{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_yolo_line_ends(end: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [b"5 .5 .5 .1 .1", b"", b"9 .5 .5 .1 .1", b"5 .5 .5 .1 .1"]
+    folder = yolo_folder(tmp_path / "d", None, {"a.txt": end.join(lines)})
+    assert remap(folder, "-o", tmp_path / "o", "--map", tmp_path / "m.json") == 0
+    new = [b"0 .5 .5 .1 .1", b"", b"1 .5 .5 .1 .1", b"0 .5 .5 .1 .1"]
+    assert (tmp_path / "o" / "labels" / "a.txt").read_bytes() == end.join(new)
+    (tmp_path / "five.txt").write_text("5\n")
+    assert remap(folder, "-o", tmp_path / "p", "--classes", tmp_path / "five.txt") == 1
+    assert "a.txt line 3" in capsys.readouterr().err
+    assert remap(folder, "-o", tmp_path / "q", "--classes", tmp_path / "five.txt", "--unknown", "drop") == 0
+    assert (tmp_path / "q" / "labels" / "a.txt").read_bytes() == end.join([b"0 .5 .5 .1 .1", b"", b"0 .5 .5 .1 .1"])

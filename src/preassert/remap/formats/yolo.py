@@ -19,7 +19,8 @@ from preassert.remap.atomic import copy_or_link
 from preassert.remap.recode import DROP, UNSEEN, Options, Recoder, Tally
 
 # Class id: the first token of a line that is neither empty nor a comment.
-_CLASS = re.compile(rb"(?m)^(?:\xef\xbb\xbf)?[ \t]*([^\s#]\S*)")
+_CLASS = re.compile(rb"(?m)(?:^|(?<=\r))(?:\xef\xbb\xbf)?[ \t]*([^\s#]\S*)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def _label_files(root: Path) -> list[Path]:
@@ -129,11 +130,11 @@ def _replace(data: bytes, file: str, recoder: Recoder) -> bytes:
         new = recoder.value(old)
         recoder.count(old, None if new is UNSEEN else new, 1)
         if new is UNSEEN:
-            recoder.unseen_at(old, f"{file} line {data.count(bytes([10]), 0, found.start()) + 1:,}")
+            recoder.unseen_at(old, f"{file} line {len(_LINE_END.findall(data, 0, found.start())) + 1:,}")
         elif new is DROP:
             pieces.append(data[done : found.start()])
-            line_end = data.find(b"\n", found.end())
-            done = len(data) if line_end < 0 else line_end + 1
+            line_end = _LINE_END.search(data, found.end())
+            done = line_end.end() if line_end else len(data)
         else:
             pieces += (data[done : found.start(1)], recoder.write_text(new).encode())
             done = found.end(1)
