@@ -260,6 +260,23 @@ def test_the_guard_works_again_after_a_violation() -> None:
             assert fine_call().shape == (2, 2)
 
 
+@pytest.mark.parametrize("as_given", [list, torch.tensor])
+@pytest.mark.parametrize(
+    ("inputs", "targets", "argument", "value", "valid"),
+    [
+        ([6, 7], [2, 2], "input_lengths", 7, "0..6"),
+        ([6, 6], [2, 3], "target_lengths", 3, "0..2"),
+        ([6, 6], [-1, 2], "target_lengths", -1, "0..2"),
+    ],
+)
+def test_lengths_of_ctc(as_given: Any, inputs: list[int], targets: list[int], argument: str, value: int, valid: str) -> None:
+    scores, labels = torch.randn(6, 2, 5).log_softmax(-1), torch.tensor([[1, 2], [3, 4]])
+    with pytest.raises(preassert.Violation, match=argument) as caught, preassert.guard(mode="deferred"):
+        F.ctc_loss(scores, labels, as_given(inputs), as_given(targets))
+    assert (caught.value.hazard, caught.value.argument, caught.value.valid) == ("ctc-target-invalid", argument, valid)
+    assert [element.value for element in caught.value.elements] == [value]
+
+
 def test_a_decorated_function() -> None:
     @preassert.guard()
     def step(rows: int, *, shift: int = 0) -> int:

@@ -16,7 +16,7 @@ Every domain answers four questions about a *case* (a tensor and its bounds):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 Tensor = Any
@@ -75,6 +75,11 @@ def clamped(tensor: Tensor, lowest: int, highest: int) -> Tensor:
             return tensor
         raise NotImplementedError("no value is inside: nothing can stand in")
     return tensor.clamp(lowest, highest)
+
+
+def integers_like(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
+    """A 1-d tensor on the host, of the dtype of ``tensor``."""
+    return tensor.new_empty(0, device="cpu").new_tensor(list(numbers))
 
 
 class Domain:
@@ -609,7 +614,7 @@ class CtcTargets(Domain):
 
     def _used(self, tensor: Tensor, lengths: Any) -> Tensor:
         if not hasattr(lengths, "dim"):
-            lengths = tensor.new_empty(0, device="cpu").new_tensor(list(lengths))
+            lengths = integers_like(tensor, lengths)
         # non_blocking: a plain copy from the host would synchronise the device, which a deferred check must not
         lengths = lengths.to(tensor.device, non_blocking=True).clamp(min=0)
         if tensor.dim() == 1:
@@ -636,18 +641,37 @@ class CtcTargets(Domain):
 
 
 class Lengths(Domain):
-    """Lengths of sequences: integers in ``lowest..highest``. Not looked at when given as a list (checked on the host)."""
+    """Lengths of sequences: integers in ``lowest..highest``. Bounds are ``(lowest, highest, whether they came as a list)``.
+
+    A list (``int[]``) is on the host: it is looked at as a tensor of the integers of the argument that ``like`` names, and
+    nothing stands in for it. Without ``like`` it is passed over.
+    """
 
     kind = "lengths"
 
-    def __init__(self, argument: str, *, highest: Callable[..., int], lowest: int = 0, hazard: str | None = None) -> None:
+    def __init__(
+        self,
+        argument: str,
+        *,
+        highest: Callable[..., int],
+        lowest: int = 0,
+        like: str | None = None,
+        hazard: str | None = None,
+    ) -> None:
         self.highest = highest
         self.lowest = lowest
-        super().__init__(argument, *names_of(highest), hazard=hazard)
+        self.like = like
+        super().__init__(argument, *names_of(highest), *((like,) if like else ()), hazard=hazard)
 
     def cases(self, *values: Any) -> Iterator[Case]:
-        if hasattr(values[0], "dim"):
-            yield None, values[0], (self.lowest, int(self.highest(*values[1:])))
+        lengths, highest = values[0], int(self.highest(*values[1 : len(values) - bool(self.like)]))
+        if hasattr(lengths, "dim"):
+            yield None, lengths, (self.lowest, highest, False)
+        elif self.like and lengths:
+            yield None, integers_like(values[-1], lengths), (self.lowest, highest, True)
+
+    def can_repair(self, bounds: Bounds) -> bool:
+        return not bounds[2]
 
     def bad(self, tensor: Tensor, bounds: Bounds) -> Tensor:
         return outside(tensor, bounds[0], bounds[1])

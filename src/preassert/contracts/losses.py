@@ -22,6 +22,14 @@ _NLL2D = Index("target", size=lambda self: int(self.size(1)), legal=lambda ignor
 _MARGIN = Index("target", size=lambda self: _classes(self))
 # -1 ends the list of labels. The CPU holds what follows it to the range too; CUDA stops at any negative number.
 _MULTILABEL = Index("target", size=lambda self: _classes(self), lowest=-1)
+_CTC_LENGTHS = (
+    Lengths("input_lengths", highest=lambda log_probs: int(log_probs.size(0)), like="targets"),
+    Lengths(
+        "target_lengths",
+        highest=lambda targets: int(targets.size(1)) if targets.dim() == 2 else int(targets.numel()),
+        like="targets",
+    ),
+)
 _CTC_SILENT = "the CPU kernel reads past the row of log-probabilities: a number for a near label, SIGSEGV for a far one"
 
 ROWS: tuple[Row, ...] = (
@@ -60,6 +68,7 @@ ROWS: tuple[Row, ...] = (
     *variants(
         "_ctc_loss",
         CTC,
+        *_CTC_LENGTHS,
         CtcTargets(),
         call="F.ctc_loss",
         cpu_silent=_CTC_SILENT,
@@ -67,15 +76,14 @@ ROWS: tuple[Row, ...] = (
     *variants(
         "_ctc_loss.Tensor _cudnn_ctc_loss.Tensor",
         CTC,
-        Lengths("input_lengths", highest=lambda log_probs: int(log_probs.size(0))),
-        Lengths("target_lengths", highest=lambda targets: int(targets.size(1)) if targets.dim() == 2 else int(targets.numel())),
+        *_CTC_LENGTHS,
         CtcTargets(),
         call="F.ctc_loss",
         covers=True,
         cpu_silent=_CTC_SILENT,
         optional=True,
     ),
-    Row("aten::_cudnn_ctc_loss", CTC, (CtcTargets(),), "F.ctc_loss", cpu_silent="CUDA only"),
+    Row("aten::_cudnn_ctc_loss", CTC, (*_CTC_LENGTHS, CtcTargets()), "F.ctc_loss", cpu_silent="CUDA only"),
     *variants(
         "_ctc_loss_backward _ctc_loss_backward.Tensor",
         CTC,

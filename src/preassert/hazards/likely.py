@@ -365,10 +365,12 @@ def _sampling(facts: _Facts) -> str | None:
 
 
 def _ctc(facts: _Facts) -> str | None:
+    if facts.argument in ("input_lengths", "target_lengths") and not facts.above:
+        return f"{facts.argument} are negative: how they are counted is wrong"
     if facts.argument == "input_lengths":
         return "input_lengths are longer than the network's output; they were taken before down-sampling"
     if facts.argument == "target_lengths":
-        return "target_lengths go past the padded targets, or are negative"
+        return "target_lengths go past the padded targets"
     if facts.argument == "blank":
         return "blank is not one of the classes"
     if facts.above:
