@@ -26,14 +26,14 @@ from preassert.contracts.table import table
 from preassert.guard.intercept import Bound, bind_row, overload_of
 
 # Older CPU kernels are no judges: they crash on, or accept, some of what later ones refuse (docs/compatibility.md).
-pytestmark = pytest.mark.skipif(
-    tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 13), reason="written against torch 2.13"
-)
+pytestmark = pytest.mark.skipif(torch.__version__ < (2, 9), reason="the CPU kernels of torch before 2.9 judge less")
 
 CASES = int(os.environ.get("PREASSERT_ORACLE_CASES", "60"))
 COUNTS = os.environ.get("PREASSERT_ORACLE_COUNTS")
 CALLS_PER_EXAMPLE = 20  # an example of hypothesis costs more than a call: each is the seed of this many
-HERE = [row for row in table().values() if overload_of(row.operator) is not None]
+# The row is what 2.13 demands; take_along_dim of 2.9 hands its index to gather, which takes none from the end.
+OTHERWISE = ("aten::take_along_dim", "aten::take_along_dim.out") if torch.__version__ < (2, 13) else ()
+HERE = [row for row in table().values() if overload_of(row.operator) is not None and row.operator not in OTHERWISE]
 # These answer for a whole row of the tensor or for all of it: a repair may change elements that are not wrong themselves.
 TIED = (Distribution, Offsets, SegmentLengths, Total)
 
