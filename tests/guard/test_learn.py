@@ -403,6 +403,13 @@ def test_data_is_held_against_the_model() -> None:
     assert report.exit_code() == 1
 
 
+@pytest.mark.parametrize(("label", "grows"), [(5, True), (-1, False)])
+def test_a_model_can_only_grow_for_numbers_from_0_on(label: int, grows: bool) -> None:
+    (finding,) = check(Classifier(), DataLoader(Reviews([0, label, 2, 3]), batch_size=2)).findings
+    assert finding.fix is not None
+    assert (f"room for {label}" in finding.fix) == grows
+
+
 def test_shuffled_data_names_the_same_samples() -> None:
     labels = [index % 5 for index in range(40)]
     labels[13], labels[38] = 5, 7

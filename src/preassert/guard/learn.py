@@ -824,6 +824,8 @@ class _Offence:
         if len(self.indices) > 10:
             where += f", ... ({len(self.indices) - 10} more)"
         noun = "value is" if self.count == 1 else "values are"
+        # A table or a head can grow for numbers from 0 on; for nothing else.
+        grows = all(isinstance(value, int) and value >= 0 for value in self.values)
         return Finding(
             self.hazard,
             "error",
@@ -833,7 +835,7 @@ class _Offence:
             values=values,
             valid=self.valid,
             count=self.count,
-            fix=f"correct or leave out these samples, or give the model room for {shown}",
+            fix="correct or leave out these samples" + (f", or give the model room for {shown}" if grows else ""),
             extra={"dataset_indices": self.indices, "batches": self.batches},
         )
 
