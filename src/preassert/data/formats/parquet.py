@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from preassert.data.formats.base import Chunk, Covered, Proven, Reader
 from preassert.data.source import Source
 from preassert.lazy import need
 
-_BATCH_ROWS = 1 << 15  # a column of them stays in the cache between decoding and comparing
+_BATCH_ROWS = 1 << 16
 _BATCH_VALUES = 1 << 22
 _AHEAD_VALUES = 1 << 24  # a row group of more values is not decoded ahead: it would be held whole
 _Batch = tuple[int, dict[str, Any]]
@@ -80,22 +81,35 @@ class ParquetReader(Reader):
     def _read(self, group: int, columns: Sequence[str], values: int, covered: Covered | None) -> Iterator[_Batch]:
         """The batches of one row group: (rows, column -> array or Proven) each, those proven clean as few as can be.
 
-        Whole numbers are compared here, on the core that has just decoded them, and what is proven clean is let go.
+        Whole numbers are compared here, on the core that has just decoded them, and what is proven clean is let go. A small
+        row group is decoded by one call: threads that come back to Python for each batch wait for each other there.
         """
         rows = max(1, self.metadata.row_group(group).num_rows)
         size = max(1, min(_BATCH_ROWS, _BATCH_VALUES * rows // max(values, 1)))
         file = self._open(self.metadata)
-        is_integer = need("pyarrow", extra="data", purpose="read Parquet files").types.is_integer
         roots = list({root_of(self.schema.names, column) for column in columns})
+        if values > _AHEAD_VALUES:
+            batches = file.iter_batches(batch_size=size, row_groups=[group], columns=roots, use_threads=False)
+        else:
+            batches = iter(file.read_row_group(group, columns=roots, use_threads=False).to_batches())
+        is_integer = need("pyarrow", extra="data", purpose="read Parquet files").types.is_integer
+
+        def settle(batch: Any) -> dict[str, Any]:
+            arrays = {column: reach(batch, column) for column in columns}
+            if covered is None:
+                return arrays
+            return {column: _settle(column, array, covered, is_integer) for column, array in arrays.items()}
+
         clean: dict[str, Any] = {}
         clean_rows = 0
-        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=roots, use_threads=False):
-            settled = {column: reach(batch, column) for column in columns}
-            if covered is not None:
-                settled = {column: _settle(column, array, covered, is_integer) for column, array in settled.items()}
+        while (batch := next(batches, None)) is not None:
+            settled = settle(batch)
             if all(isinstance(values, Proven) for values in settled.values()):
                 clean = {column: _together(clean.get(column), proof) for column, proof in settled.items()}
                 clean_rows += len(batch)
+                continue
+            if len(batch) > size:
+                batches = itertools.chain([batch.slice(start, size) for start in range(0, len(batch), size)], batches)
                 continue
             if clean:
                 yield clean_rows, clean
