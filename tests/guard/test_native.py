@@ -130,7 +130,19 @@ def test_a_library_of_the_users_own_below() -> None:
     assert TABLE.take(torch.tensor([1])).tolist() == [1.0]
 
 
-@pytest.mark.parametrize("ids", [GOOD, GOOD.int(), GOOD.reshape(1, 2, 1), GOOD[0], GOOD[:0], torch.arange(60).reshape(6, 10) % 3])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        GOOD,
+        GOOD.int(),
+        GOOD.reshape(1, 2, 1),
+        GOOD[0],
+        GOOD[:0],
+        torch.arange(60).reshape(6, 10) % 3,
+        GOOD.reshape(2, 1)[:, :0],
+        torch.arange(6).reshape(2, 3).T % 3,
+    ],
+)
 def test_embedding_is_still_made_of_index_select(ids: Tensor) -> None:
     """The guard goes around its own index_select there, not around anybody else's."""
     plain = look_up(ids)
