@@ -68,11 +68,13 @@ def index_kernel(schema: Any, domain: Index, scope: dict[str, Any]) -> Kernel:
         seen, size = f"type(t := {tensor}) is plain", f"size({', '.join(bounds[:cut])})"
         if domain.legal_value is not None:
             legal = f"(legal({', '.join(bounds[cut:])}),)"
-    given = ", ".join([*names.values(), *rest])
+    given = ", ".join(names.values())
+    # Most calls leave the keywords out, and to unpack nothing costs too.
+    launched = f"launch({given}, **kwargs) if kwargs else launch({given})" if rest else f"launch({given})"
     source = f"""
 def kernel({", ".join([*signature, *rest])}):
     if cover.active:
-        return call({given})
+        return call({", ".join([given, *rest])})
     try:
         fine = {seen} and not modes() and (n := {size}) >= 0 and (
             0 < t.numel() <= 32
@@ -85,8 +87,8 @@ def kernel({", ".join([*signature, *rest])}):
     except malformed:
         fine = True  # torch says it, and without our error as its context: the call is not made in here
     if fine:
-        return launch({given})
-    return verify(({", ".join(names.values())},), {"kwargs" if rest else "{}"})
+        return {launched}
+    return verify(({given},), {"kwargs" if rest else "{}"})
 """
     space = {**scope, **defaults, "size": domain.size, "legal": domain.legal_value}
     exec(_code(source, "exec"), space)
