@@ -1,6 +1,6 @@
 """``preassert check`` against its rivals: duckdb ``min``/``max`` on Parquet, ``json.load`` on COCO, Pillow on masks.
 
-``python bench/check.py [--rows N] [--coco-mb N] [--masks N]`` prints one line a measurement. Times are the best of five,
+``python bench/check.py [--rows N] [--coco-mb N] [--masks N]`` prints one line a measurement. Times are the best of five or more,
 memory is the peak of a fresh process beyond its imports. The files are made first, in a temporary folder.
 """
 
@@ -23,13 +23,18 @@ from preassert.data.rules import Report, Rule
 from preassert.data.scan import Options, check_paths
 from preassert.data.targets import check_targets
 
-REPEATS = 5
+REPEATS = 5  # at least
+SHORTEST_S = 1.0
 
 
 def alternate(rival: Callable[[], Any], work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds of the fastest run of each; they take turns, so that a busy moment of the machine meets both."""
+    """Seconds of the fastest run of each; they take turns, so that a busy moment of the machine meets both.
+
+    What takes a millisecond is run more often: five of those are over before the machine has come to rest.
+    """
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(REPEATS):
+    began = time.perf_counter()
+    while len(times[0]) < REPEATS or time.perf_counter() - began < SHORTEST_S:
         for kept, run in zip(times, (rival, work), strict=True):
             start = time.perf_counter()
             run()
