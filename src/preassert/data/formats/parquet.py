@@ -129,11 +129,8 @@ class ParquetReader(Reader):
         at = self._leaf(column)
         if at is None:
             return None
-        chunk = row_group.column(at)
-        statistics = chunk.statistics
-        if statistics is None or chunk.physical_type not in ("INT32", "INT64"):
-            return None
-        if not statistics.has_min_max or not statistics.has_null_count:
+        statistics = row_group.column(at).statistics
+        if statistics is None or not statistics.has_min_max or not statistics.has_null_count:
             return None
         low, high = statistics.min, statistics.max
         if statistics.null_count or not isinstance(low, int) or not isinstance(high, int) or not covered(column, low, high):
@@ -141,7 +138,7 @@ class ParquetReader(Reader):
         return Proven(row_group.num_rows, low, high)
 
     def _leaf(self, column: str) -> int | None:
-        """Index of the column chunk of a flat column; None for lists, whose values are more than their rows."""
+        """Index of the column chunk of a flat column of whole numbers; None for lists, whose values are more than their rows."""
         if column not in self._leaf_of:
             self._leaf_of[column] = self._find_leaf(column)
         return self._leaf_of[column]
@@ -150,7 +147,7 @@ class ParquetReader(Reader):
         schema = self._file.schema
         for at in range(len(schema)):
             leaf = schema.column(at)
-            if leaf.path == column and leaf.max_repetition_level == 0:
+            if leaf.path == column and leaf.max_repetition_level == 0 and leaf.physical_type in ("INT32", "INT64"):
                 return at
         return None
 
