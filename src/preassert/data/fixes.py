@@ -91,17 +91,12 @@ def _remap_column(column: Sequence[Counted]) -> str:
         return remap_command(first.asked, column=first.tally.column, ignored=ignored, source=first.source)
     asked = list(dict.fromkeys(entry.asked for entry in column))
     if len(asked) == 1 and os.path.isdir(asked[0]):
-        inputs, output = _inputs_of_folder(column), f"{_outside(asked[0])}.remapped"
-        output += "" if inputs == [_outside(asked[0])] else "/"
-        beside = _outside(asked[0])
+        inputs, beside = _inputs_below(asked[0], column), _outside(asked[0])
+        output = f"{beside}.remapped" if inputs == [beside] else f"{beside}.remapped/"
     else:
-        inputs = [name for entry in asked for name in ([entry] if not os.path.isdir(entry) else _inputs_below(entry, column))]
+        inputs = [name for entry in asked for name in (_inputs_below(entry, column) if os.path.isdir(entry) else [entry])]
         output, beside = "remapped/", inputs[0]
     return _command(inputs, output, beside, first.tally.column, ignored, first.source)
-
-
-def _inputs_of_folder(column: Sequence[Counted]) -> list[str]:
-    return _inputs_below(column[0].asked, column)
 
 
 def _inputs_below(folder: str, column: Sequence[Counted]) -> list[str]:

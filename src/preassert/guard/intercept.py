@@ -336,11 +336,12 @@ class Installation:
         self._unwatch: Callable[[], None] | None = None
 
     def install(self) -> None:
+        keys = backend_keys()
         for row in table().values():
             overload = overload_of(row.operator)
             if overload is None:
                 continue
-            for key in [_COMPOSITE] if row.level == "composite" else backend_keys():
+            for key in [_COMPOSITE] if row.level == "composite" else keys:
                 self._register(row, overload, key)
         self._unwatch = _watch_native(self)
 
